@@ -1,0 +1,109 @@
+"""Checks of arguments: each error says what was got, what is expected and what to do."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import inspect
+import math
+import operator
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class UnknownArgumentError(TypeError, ValueError):
+    """An argument that does not exist, with the nearest one that does."""
+
+
+def known_arguments(function: Callable[P, R]) -> Callable[P, R]:
+    """Refuse unknown keyword arguments with a "did you mean".
+
+    >>> @known_arguments
+    ... def f(lr): return lr
+    >>> f(lrr=0.1)
+    Traceback (most recent call last):
+        ...
+    codauc.checks.UnknownArgumentError: f() got an unknown argument 'lrr': did you mean 'lr'? It takes: lr.
+    """
+    names = [name for name in inspect.signature(function).parameters if name != "self"]
+
+    @functools.wraps(function)
+    def checked(*args: P.args, **kwargs: P.kwargs) -> R:
+        for name in kwargs:
+            if name not in names:
+                raise UnknownArgumentError(_unknown(function, name, names))
+        return function(*args, **kwargs)
+
+    return checked
+
+
+def _unknown(function: Callable[..., Any], name: str, names: list[str]) -> str:
+    near = difflib.get_close_matches(name, names, n=1)
+    hint = f": did you mean {near[0]!r}?" if near else "."
+    owner = function.__qualname__.removesuffix(".__init__")
+    return f"{owner}() got an unknown argument {name!r}{hint} It takes: {', '.join(names)}."
+
+
+def whole(name: str, value: Any, *, least: int, remedy: str) -> int:
+    """`value` as an int of at least `least`.
+
+    >>> whole("sync_every", 0, least=1, remedy="use 1 to average after every step")
+    Traceback (most recent call last):
+        ...
+    ValueError: sync_every=0: expected an integer >= 1; use 1 to average after every step.
+    """
+    try:
+        number = None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        number = None
+    if number is None or number < least:
+        raise ValueError(f"{name}={value!r}: expected an integer >= {least}; {remedy}.")
+    return number
+
+
+def real(
+    name: str,
+    value: Any,
+    *,
+    above: float = -math.inf,
+    least: float = -math.inf,
+    below: float = math.inf,
+    infinite: bool = False,
+    remedy: str,
+) -> float:
+    """`value` as a float with `above < value < below` and `value >= least`.
+
+    >>> real("gamma", -1, above=0, infinite=True, remedy="use math.inf for no pull to the anchor")
+    Traceback (most recent call last):
+        ...
+    ValueError: gamma=-1: expected a number > 0; use math.inf for no pull to the anchor.
+    """
+    try:
+        number = math.nan if isinstance(value, bool | str) else float(value)
+    except (TypeError, ValueError, RuntimeError):
+        number = math.nan
+    if math.isinf(number) and infinite and number > 0:
+        return number
+    if not (math.isfinite(number) and above < number < below and number >= least):
+        limits = [(">", above), (">=", least), ("<", below)]
+        bounds = " and ".join(f"{sign} {limit:g}" for sign, limit in limits if math.isfinite(limit))
+        raise ValueError(f"{name}={value!r}: expected a number {bounds or 'that is finite'}; {remedy}.")
+    return number
+
+
+def choice(name: str, value: Any, options: tuple[str, ...]) -> str:
+    """`value` if it is one of `options`.
+
+    >>> choice("link", "sigmoyd", ("sigmoid", "identity"))
+    Traceback (most recent call last):
+        ...
+    ValueError: link='sigmoyd': expected one of 'sigmoid', 'identity'; did you mean 'sigmoid'?
+    """
+    if value in options:
+        return str(value)
+    near = difflib.get_close_matches(str(value), options, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else "choose one of them."
+    raise ValueError(f"{name}={value!r}: expected one of {', '.join(map(repr, options))}; {hint}")
