@@ -1,3 +1,28 @@
 """Train deep networks for the largest AUC, with few communications."""
 
+from codauc.coda import CoDA
+from codauc.group import Group, LocalGroup
+from codauc.launch import launch
+from codauc.loss import MinMaxAUCLoss
+from codauc.metrics import auc, auc_interval
+from codauc.optim import PPDSG
+from codauc.schedules import Stage, constant, geometric, np_ppd_sg, one_shot, theorem
+
 __version__ = "0.1.0"
+
+__all__ = [
+    "PPDSG",
+    "CoDA",
+    "Group",
+    "LocalGroup",
+    "MinMaxAUCLoss",
+    "Stage",
+    "auc",
+    "auc_interval",
+    "constant",
+    "geometric",
+    "launch",
+    "np_ppd_sg",
+    "one_shot",
+    "theorem",
+]

@@ -1,0 +1,218 @@
+"""The engine: Algorithm 1 around the user's own loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict
+from typing import Any, TypeVar
+
+from torch import Tensor, nn
+
+from codauc.averaging import Averager
+from codauc.checks import choice, known_arguments
+from codauc.dual import DUALS, estimate_dual
+from codauc.group import Group, LocalGroup
+from codauc.optim import PPDSG
+from codauc.schedules import Stage
+
+Batch = TypeVar("Batch")
+Forward = Callable[[Any], tuple[Tensor, Tensor]]
+
+_PATIENCE = 1000  # batches without a step after which the loop is taken to be broken
+
+
+class CoDA:
+    """Communication-efficient distributed AUC maximisation (Algorithm 1).
+
+        v_s     = DSG(v_{s-1}, alpha_{s-1}, eta_s, T_s, I_s, gamma)
+        alpha_s = (1/K) sum_k [mean h over m_s samples: of the negatives - of the positives]
+
+    Each stage s is a loop over `stage(...)`; `opt.step()` inside is a local step, and every I_s-th
+    one (`sync_every`) a communication round. When the loop ends, the model is the average of all
+    iterates of all workers, with its BatchNorm statistics and alpha estimated anew.
+
+    `group` is what `codauc.launch` gave to the function (default: a single worker, which makes this
+    PPD-SG). `dual="pooled"` divides sums by counts over all workers instead of taking the mean of
+    the workers' ratios: better where shards differ in labels. `forward(batch)` returns logits and
+    labels for the estimate of alpha (default: the model of the first, and the second, of a pair).
+
+    >>> import torch
+    >>> from codauc import MinMaxAUCLoss, geometric
+    >>> model, loss = nn.Linear(2, 1), MinMaxAUCLoss(pos_ratio=0.5)
+    >>> opt = PPDSG(model, loss, lr=0.1, gamma=500.0)
+    >>> coda = CoDA(opt)
+    >>> data = [(torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([1, 0]))]
+    >>> for stage in geometric(lr=0.1, steps=5, stages=2):
+    ...     for x, y in coda.stage(stage, data):
+    ...         opt.zero_grad()
+    ...         loss(model(x), y).backward()
+    ...         opt.step()
+    >>> coda.stages_done, bool(loss.alpha < 0)
+    (2, True)
+    """
+
+    @known_arguments
+    def __init__(
+        self,
+        opt: PPDSG,
+        group: Group | None = None,
+        *,
+        dual: str = "mean",
+        forward: Forward | None = None,
+    ) -> None:
+        if not isinstance(opt, PPDSG):
+            raise ValueError(f"opt: got {type(opt).__name__}, expected a codauc.PPDSG.")
+        if opt.engaged:
+            raise ValueError("opt already belongs to a CoDA: make a new PPDSG for a new CoDA.")
+        self.opt, self.group = opt, group if group is not None else LocalGroup()
+        self.dual = choice("dual", dual, DUALS)
+        self.forward = forward or self._forward
+        self.averager = Averager(opt, self.group)
+        self.averager.start()
+        self.stages_done = 0
+        self.current: Stage | None = None  # the stage that was begun and not yet finished
+        self.closed = False  # whether its iterates are averaged, so that only alpha is missing
+        self.synced_at = 0  # the step of its last round
+        self._looping = False
+        opt.engaged = True
+        opt.register_step_pre_hook(self._before_step)
+        opt.register_step_post_hook(self._after_step)
+
+    def stage(self, stage: Stage, batches: Iterable[Batch]) -> Iterator[Batch]:
+        """The batches of one stage; it ends by itself after `stage.steps` steps.
+
+        Leaving the loop early (break, an exception) keeps the position: call `stage` again with the
+        same stage to go on, in this process or after `load_state_dict` in another. `batches` is an
+        endless iterator, or anything that can be iterated again and again, such as a DataLoader.
+        """
+        if not isinstance(stage, Stage):
+            raise ValueError(
+                f"stage: got {type(stage).__name__}, expected a codauc.Stage; "
+                "use codauc.geometric(...) or codauc.Stage(lr=..., steps=...)."
+            )
+        if self.current is None:
+            self.opt.begin_stage(stage.lr)
+            self.current, self.closed, self.synced_at = stage, False, 0
+        elif stage != self.current:
+            raise ValueError(
+                f"{stage} while {self.current} is at step {self.opt.steps}: expected the same "
+                "stage, to finish it; call abandon() first to leave it where it is."
+            )
+        return self._run(stage, endless(batches))
+
+    def _run(self, stage: Stage, batches: Iterator[Batch]) -> Iterator[Batch]:
+        if not self.closed:
+            yield from self._local_steps(stage, batches)
+            self.averager.round(closing=True)
+            self.closed = True
+        estimate_dual(self.opt, self.group, batches, stage.dual_samples, self.dual, self.forward)
+        self.current = None
+        self.stages_done += 1
+
+    def _local_steps(self, stage: Stage, batches: Iterator[Batch]) -> Iterator[Batch]:
+        self._sync()  # a round that failed or was cut off is made up for
+        idle, self._looping = 0, True
+        try:
+            while (before := self.opt.steps) < stage.steps:
+                yield next(batches)
+                idle = idle + 1 if self.opt.steps == before else 0
+                if idle == _PATIENCE:
+                    raise RuntimeError(
+                        f"{_PATIENCE} batches without opt.step(): call it once for each batch (or "
+                        "for a few, to accumulate gradients)."
+                    )
+        finally:
+            self._looping = False
+
+    def _sync(self) -> None:
+        """A communication round, if one is due and not yet done."""
+        assert self.current is not None
+        step, stage = self.opt.steps, self.current
+        due = step % stage.sync_every == 0 and step < stage.steps
+        if due and step != self.synced_at:
+            self.averager.round()
+            self.synced_at = step
+
+    def _before_step(self, *_: Any) -> None:
+        if not self._looping or self.current is None or self.opt.steps >= self.current.steps:
+            raise RuntimeError(
+                "opt.step() outside a stage: call it inside `for batch in coda.stage(...)`, and "
+                "no more often than the stage has steps."
+            )
+
+    def _after_step(self, *_: Any) -> None:
+        self._sync()
+
+    def abandon(self) -> None:
+        """Leave an unfinished stage where it is: no averaging, no new alpha, not done."""
+        self.current = None
+
+    def _forward(self, batch: Any) -> tuple[Tensor, Tensor]:
+        if not isinstance(batch, tuple | list) or len(batch) != 2:
+            raise ValueError(
+                f"batch: got {type(batch).__name__}, expected a pair (inputs, labels); "
+                "pass forward=... to CoDA for other batches."
+            )
+        device = self.opt.flat.vectors[0].device
+        inputs, labels = (part.to(device) for part in batch)
+        return self.opt.model(inputs), labels
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything this worker needs to go on, as copies; may be taken between any two steps."""
+        model = {k: v.detach().clone() for k, v in self.opt.model.state_dict().items()}
+        return {
+            "model": model,
+            "optimizer": self.opt.state_dict(),
+            "ledger": self.group.ledger.state_dict(),
+            "stages_done": self.stages_done,
+            "stage": None if self.current is None else asdict(self.current),
+            "closed": self.closed,
+            "synced_at": self.synced_at,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what `state_dict` gave; the argument is neither kept nor changed."""
+        _check_fits(self.opt.model, state["model"])
+        self.opt.load_state_dict(state["optimizer"])
+        self.opt.model.load_state_dict(state["model"])
+        self.group.ledger.load_state_dict(state["ledger"])
+        self.stages_done = int(state["stages_done"])
+        self.current = None if state["stage"] is None else Stage(**state["stage"])
+        self.closed, self.synced_at = bool(state["closed"]), int(state["synced_at"])
+
+
+def endless(batches: Iterable[Batch]) -> Iterator[Batch]:
+    """The batches without end: an iterable is started again, an iterator must not end.
+
+    >>> from itertools import islice
+    >>> list(islice(endless([1, 2]), 5))
+    [1, 2, 1, 2, 1]
+    """
+    again = not isinstance(batches, Iterator)
+    while True:
+        count = 0
+        for count, batch in enumerate(batches, 1):  # noqa: B007
+            yield batch
+        if count == 0:
+            raise ValueError(
+                "batches: got none, expected at least one; this worker's shard has no data, or the "
+                "iterator was used up: use fewer workers, or a fresh iterator."
+            )
+        if not again:
+            raise ValueError(
+                f"batches ended after {count}: expected an endless iterator, or something that can "
+                "be iterated again, such as a DataLoader or a list."
+            )
+
+
+def _check_fits(model: nn.Module, saved: dict[str, Tensor]) -> None:
+    own = model.state_dict()
+    for name in sorted(own.keys() ^ saved.keys()):
+        where = "is missing" if name in own else "is not in this model"
+        raise ValueError(f"state_dict of another model: {name} {where}; build the same model.")
+    for name, tensor in own.items():
+        if tensor.shape != saved[name].shape:
+            raise ValueError(
+                f"state_dict of another model: {name} has shape {list(saved[name].shape)} there, "
+                f"{list(tensor.shape)} here; build the same model."
+            )

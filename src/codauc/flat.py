@@ -1,0 +1,205 @@
+"""A module's parameters and buffers as one contiguous vector, of which they are views."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+
+PRIMAL = ("weight", "ab")  # roles that make up v = (w, a, b); they come first in every vector
+ROLES = (*PRIMAL, "alpha", "buffer")
+
+
+class Entry(NamedTuple):
+    """One tensor that lives in the vector, and where its owner keeps it."""
+
+    name: str
+    role: str
+    group: int
+    owner: nn.Module
+    attribute: str
+
+    @property
+    def tensor(self) -> Tensor:
+        """The tensor the owner holds now."""
+        table = self.owner._buffers if self.role == "buffer" else self.owner._parameters
+        tensor = table.get(self.attribute)
+        assert tensor is not None
+        return tensor
+
+
+class Block(NamedTuple):
+    """A contiguous stretch of one vector whose entries share role and group."""
+
+    role: str
+    group: int
+    vector: int
+    start: int
+    stop: int
+
+    def of(self, vectors: list[Tensor]) -> Tensor:
+        """The stretch of vectors that are laid out like the state's own."""
+        return vectors[self.vector][self.start : self.stop]
+
+
+class FlatState:
+    """Parameters, a, b, alpha and BatchNorm statistics as views of one vector for each dtype.
+
+    Usually there is one dtype and so one vector. v = (w, a, b) comes first, group after group, then
+    alpha, then the statistics, so that steps and rounds work on whole stretches. A tensor keeps its
+    identity, shape and strides (channels_last stays so); only its memory moves. What moves it away
+    again (`module.to(...)`, `load_state_dict(assign=True)`) is found by `check`.
+
+    >>> model = nn.Linear(2, 1)
+    >>> state = FlatState(list(entries_of(model, [list(model.parameters())])))
+    >>> state.vectors[0].zero_()
+    tensor([0., 0., 0.])
+    >>> model.weight.tolist()
+    [[0.0, 0.0]]
+    """
+
+    def __init__(self, entries: list[Entry]) -> None:
+        _check_entries(entries)
+        self.entries = sorted(entries, key=lambda e: (ROLES.index(e.role), e.group))
+        tensors = [entry.tensor for entry in self.entries]
+        dtypes = list(dict.fromkeys(tensor.dtype for tensor in tensors))
+        self.vectors: list[Tensor] = []
+        self.blocks: list[Block] = []
+        self.primal_sizes: list[int] = []
+        self.places: dict[str, tuple[int, int]] = {}
+        for dtype in dtypes:
+            self._lay_out(dtype)
+        self._expected = [(e, t, t.data_ptr()) for e, t in zip(self.entries, tensors, strict=True)]
+        self.size = sum(map(len, self.vectors))
+        self.dtype = torch.float32
+        for dtype in dtypes:
+            self.dtype = torch.promote_types(self.dtype, dtype)
+
+    def _lay_out(self, dtype: torch.dtype) -> None:
+        index, start = len(self.vectors), 0
+        mine = [entry for entry in self.entries if entry.tensor.dtype == dtype]
+        device = mine[0].tensor.device
+        vector = torch.empty(sum(e.tensor.numel() for e in mine), dtype=dtype, device=device)
+        self.primal_sizes.append(sum(e.tensor.numel() for e in mine if e.role in PRIMAL))
+        for entry in mine:
+            tensor, stop = entry.tensor, start + entry.tensor.numel()
+            view = view_like(tensor, vector, start)
+            view.copy_(tensor.detach())
+            tensor.data = view
+            self.places[entry.name] = (index, start)
+            last = self.blocks[-1] if self.blocks else None
+            if last and last.vector == index and last[:2] == (entry.role, entry.group):
+                self.blocks[-1] = last._replace(stop=stop)
+            else:
+                self.blocks.append(Block(entry.role, entry.group, index, start, stop))
+            start = stop
+        self.vectors.append(vector)
+
+    @property
+    def primal(self) -> list[Tensor]:
+        """v = (w, a, b): the head of every vector."""
+        return [v[:n] for v, n in zip(self.vectors, self.primal_sizes, strict=True)]
+
+    def like_primal(self, at_least: torch.dtype | None = None) -> list[Tensor]:
+        """Zeros laid out like v, in at least the given precision."""
+        return [
+            torch.zeros_like(v, dtype=torch.promote_types(v.dtype, at_least or v.dtype))
+            for v in self.primal
+        ]
+
+    def pack(self, message: Tensor, primal: list[Tensor] | None = None) -> None:
+        """Copy the state into `message`, with other values in the place of v if given."""
+        start = 0
+        for vector, size, v in zip(
+            self.vectors, self.primal_sizes, primal or self.primal, strict=True
+        ):
+            message[start : start + size].copy_(v)
+            message[start + size : start + len(vector)].copy_(vector[size:])
+            start += len(vector)
+
+    def unpack(self, message: Tensor) -> None:
+        """Copy `message` into the state."""
+        start = 0
+        for vector in self.vectors:
+            vector.copy_(message[start : start + len(vector)])
+            start += len(vector)
+
+    def layout(self) -> list[list[str]]:
+        """Name, role, shape, strides and dtype of every entry: what two workers must share."""
+        return [
+            [e.name, e.role, str(list(t.shape)), str(list(t.stride())), str(t.dtype)]
+            for e, t, _ in self._expected
+        ]
+
+    def check(self) -> None:
+        """Raise if a tensor is no longer a view of the vector, so no stale copy is ever trained."""
+        for entry, tensor, pointer in self._expected:
+            table = entry.owner._buffers if entry.role == "buffer" else entry.owner._parameters
+            now = table.get(entry.attribute)
+            if now is not tensor or tensor.data_ptr() != pointer:
+                where = "was removed" if now is None else f"is now {now.dtype} on {now.device}"
+                raise RuntimeError(
+                    f"{entry.name} {where}, no longer part of the optimizer's vector: its module "
+                    "was moved, cast or replaced after PPDSG was made. Move it first, then make "
+                    "PPDSG."
+                )
+
+
+def view_like(tensor: Tensor, vector: Tensor, start: int) -> Tensor:
+    """A view of `vector` from `start` with the shape of `tensor`, and its strides if dense."""
+    if _is_dense(tensor):
+        return vector.as_strided(tensor.shape, tensor.stride(), vector.storage_offset() + start)
+    return vector[start : start + tensor.numel()].view(tensor.shape)
+
+
+def entries_of(model: nn.Module, groups: list[list[nn.Parameter]]) -> Iterator[Entry]:
+    """Entries of a model: its parameters by group, and the statistics of its norm layers."""
+    group_of = {id(p): index for index, group in enumerate(groups) for p in group}
+    taken: set[int] = set()
+    for prefix, module in model.named_modules():
+        for attribute, parameter in module._parameters.items():
+            if id(parameter) in group_of and id(parameter) not in taken:
+                taken.add(id(parameter))
+                group = group_of[id(parameter)]
+                yield Entry(_join(prefix, attribute), "weight", group, module, attribute)
+        if isinstance(module, _NormBase):
+            for attribute, buffer in module._buffers.items():
+                if buffer is not None and buffer.is_floating_point():
+                    yield Entry(_join(prefix, attribute), "buffer", 0, module, attribute)
+
+
+def _join(prefix: str, attribute: str) -> str:
+    return f"{prefix}.{attribute}" if prefix else attribute
+
+
+def _is_dense(tensor: Tensor) -> bool:
+    """Whether the strides visit every element of a gapless stretch once."""
+    expected = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size > 1 and stride != expected:
+            return False
+        expected *= size
+    return True
+
+
+def _check_entries(entries: list[Entry]) -> None:
+    for entry in entries:
+        if nn.parameter.is_lazy(entry.tensor):
+            raise ValueError(
+                f"{entry.name} has no shape yet: run one batch through lazy modules before PPDSG."
+            )
+        if not entry.tensor.is_floating_point():
+            raise ValueError(
+                f"{entry.name} of {entry.tensor.dtype}: expected real floating point; "
+                "freeze it (requires_grad_(False)) or give only other parameters to PPDSG."
+            )
+    devices = {entry.tensor.device: entry.name for entry in entries}
+    if len(devices) > 1:
+        places = ", ".join(f"{name} on {device}" for device, name in devices.items())
+        raise ValueError(
+            f"tensors on several devices ({places}): expected the model and the loss on one; "
+            "move both before PPDSG is made."
+        )

@@ -1,0 +1,364 @@
+"""The local step of the algorithm as a torch optimizer, and the running average of its iterates."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable
+from typing import Any, overload
+
+import torch
+from torch import Tensor, nn
+
+from codauc.checks import known_arguments, real
+from codauc.flat import Entry, FlatState, entries_of, view_like
+from codauc.loss import MinMaxAUCLoss
+from codauc.theory import step_limits
+
+
+class PPDSG(torch.optim.Optimizer):
+    """Proximal primal-dual stochastic gradient: descends in v = (w, a, b), ascends in alpha.
+
+        v     <- argmin_u <g, u> + |u - v|^2 / (2 eta) + |u - v0|^2 / (2 gamma)
+               = (gamma (v - eta g) + eta v0) / (eta + gamma)
+        alpha <- alpha + eta dF/dalpha
+
+    with both gradients at the old point. eta is `lr`, gamma is `gamma` (`math.inf`: no pull), v0 is
+    the anchor: where the stage began. w are the model's parameters that ask for gradients; a, b and
+    alpha are the loss's. The running average of the stage's iterates is kept in at least float32;
+    with `average=False` the stage returns its last iterate instead.
+
+    `weight_decay` (decoupled), `momentum` (torch's meaning: buf = momentum buf + g) and
+    `max_grad_norm` concern w alone; a, b and alpha always take the paper's step. `params` may give
+    torch's parameter groups over the model's parameters, with `lr`, `weight_decay` and `momentum`
+    of their own. A parameter without gradient is left alone, as by torch's optimizers.
+
+    The step size is the stage's `lr` times the factor `group["lr"] / lr`, so that a torch
+    `lr_scheduler` multiplies within a stage. One above 1/(2p(1-p)) makes alpha diverge and is
+    refused; one above 1/(2 max(p, 1-p)) may push a and b out of [-1, 1] and is warned about.
+
+    All tensors become views of one flat vector: move and cast the model before.
+
+    >>> model, loss = nn.Linear(3, 1), MinMaxAUCLoss(pos_ratio=0.5)
+    >>> opt = PPDSG(model, loss, lr=0.1, gamma=500.0)
+    >>> loss(model(torch.ones(2, 3)), torch.tensor([0, 1])).backward()
+    >>> opt.step()
+    >>> opt.steps
+    1
+    """
+
+    flat: FlatState  # model, a, b, alpha and BatchNorm statistics; made last
+
+    @known_arguments
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: MinMaxAUCLoss,
+        *,
+        lr: float = 0.1,
+        gamma: float = 500.0,
+        momentum: float = 0.0,
+        weight_decay: float = 0.0,
+        max_grad_norm: float | None = None,
+        average: bool = True,
+        params: Iterable[nn.Parameter] | Iterable[dict[str, Any]] | None = None,
+    ) -> None:
+        _check_modules(model, loss)
+        self.model, self.loss = model, loss
+        self.gamma = real(
+            "gamma", gamma, above=0, infinite=True, remedy="use math.inf for no pull to the anchor"
+        )
+        self.max_grad_norm = None
+        if max_grad_norm is not None:
+            self.max_grad_norm = real(
+                "max_grad_norm", max_grad_norm, above=0, remedy="use None not to clip"
+            )
+        self.average = bool(average)
+        self.base_lr = self.stage_lr = _options({"lr": lr})["lr"]
+        self.steps = 0
+        self.engaged = False  # whether a CoDA drives it
+        self._warned = False
+        self._check_step_size(self.stage_lr)
+        defaults = _options({"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
+        groups = _weight_groups(model, params)
+        plain = {"momentum": 0.0, "weight_decay": 0.0}
+        own: list[dict[str, Any]] = [
+            {"params": [loss.a, loss.b], **plain},
+            {"params": [loss.alpha], **plain},
+        ]
+        super().__init__([*groups, *own], defaults)
+        self._flatten([group["params"] for group in groups])
+
+    def _flatten(self, groups: list[list[nn.Parameter]]) -> None:
+        entries = list(entries_of(self.model, groups))
+        names = {"a": "ab", "b": "ab", "alpha": "alpha"}
+        for name, role in names.items():
+            group = len(groups) if role == "ab" else len(groups) + 1
+            entries.append(Entry(f"loss.{name}", role, group, self.loss, name))
+        self.flat = flat = FlatState(entries)
+        self.anchor = flat.like_primal()
+        self.averages = flat.like_primal(torch.float32) if self.average else []
+        self.momenta = (
+            flat.like_primal() if any(group["momentum"] for group in self.param_groups) else []
+        )
+        self.gradients = [torch.zeros_like(vector) for vector in flat.vectors]
+        self._slots = [
+            (entry.tensor, entry.name, view_like(entry.tensor, self.gradients[i], start))
+            for entry in flat.entries
+            if entry.role != "buffer"
+            for i, start in [flat.places[entry.name]]
+        ]
+
+    def begin_stage(self, lr: float | None = None) -> None:
+        """Start a stage: the next step begins at its anchor; averages and momentum restart."""
+        lr = self.stage_lr if lr is None else _options({"lr": lr})["lr"]
+        self._check_step_size(self._step_size(self.param_groups[-1], lr))
+        self.stage_lr, self.steps = lr, 0
+        for vector in [*self.averages, *self.momenta]:
+            vector.zero_()
+
+    @torch.no_grad()
+    def end_stage(self) -> None:
+        """Take the stage's result as the current point: v becomes the average of its iterates."""
+        if self.steps:
+            for v, result in zip(self.flat.primal, self.result, strict=True):
+                v.copy_(result)
+
+    @property
+    def result(self) -> list[Tensor]:
+        """What the stage returns: the running average of v, or its last value."""
+        return self.averages if self.average else self.flat.primal
+
+    @overload
+    def step(self, closure: None = None) -> None: ...
+    @overload
+    def step(self, closure: Callable[[], float]) -> float: ...
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+        """One local step from the gradients at hand."""
+        value = None
+        if closure is not None:
+            with torch.enable_grad():
+                value = closure()
+        flat = self.flat
+        flat.check()
+        sizes = [self._step_size(group, self.stage_lr) for group in self.param_groups]
+        self._check_step_size(sizes[-1])
+        left_alone = self._gather_gradients()
+        if self.steps == 0:
+            for anchor, v in zip(self.anchor, flat.primal, strict=True):
+                anchor.copy_(v)
+        self._clip()
+        for block in flat.blocks:
+            if block.role == "alpha":
+                block.of(flat.vectors).add_(block.of(self.gradients), alpha=sizes[block.group])
+            elif block.role != "buffer":
+                self._primal_step(block, sizes[block.group])
+        for tensor, before in left_alone:
+            tensor.copy_(before)
+        self.steps += 1
+        for average, v in zip(self.averages, flat.primal, strict=False):
+            average.lerp_(v.to(average.dtype), 1 / self.steps)
+        return value
+
+    def _primal_step(self, block: Any, eta: float) -> None:
+        v, gradient = block.of(self.flat.vectors), block.of(self.gradients)
+        group = self.param_groups[block.group]
+        if group["momentum"]:
+            momentum = block.of(self.momenta)
+            gradient = momentum.mul_(group["momentum"]).add_(gradient)
+        if group["weight_decay"]:
+            v.mul_(1 - eta * group["weight_decay"])
+        v.add_(gradient, alpha=-eta).lerp_(block.of(self.anchor), eta / (eta + self.gamma))
+
+    def _gather_gradients(self) -> list[tuple[Tensor, Tensor]]:
+        """Copy gradients into the vector; return the tensors to leave alone, with their values."""
+        views, gradients, missing = [], [], []
+        for tensor, name, view in self._slots:
+            if tensor.grad is None:
+                view.zero_()
+                missing.append((tensor, name))
+            else:
+                views.append(view)
+                gradients.append(tensor.grad.to_dense() if tensor.grad.is_sparse else tensor.grad)
+        if views:
+            torch._foreach_copy_(views, gradients)
+        kept = [tensor.data for tensor, _ in missing]
+        if self.momenta:
+            places = self.flat.places
+            for tensor, name in missing:
+                vector, start = places[name]
+                if start < len(self.momenta[vector]):
+                    kept.append(view_like(tensor, self.momenta[vector], start))
+        return [(tensor, tensor.clone()) for tensor in kept]
+
+    def _clip(self) -> None:
+        if self.max_grad_norm is None:
+            return
+        blocks = [b.of(self.gradients) for b in self.flat.blocks if b.role == "weight"]
+        norms = [torch.linalg.vector_norm(g, dtype=torch.float32) for g in blocks]
+        norm = torch.linalg.vector_norm(torch.stack(norms))
+        factor = (self.max_grad_norm / (norm + 1e-6)).clamp(max=1.0)
+        for gradient in blocks:
+            gradient.mul_(factor.to(gradient.dtype))
+
+    def _step_size(self, group: dict[str, Any], stage_lr: float) -> float:
+        return stage_lr * (float(group["lr"]) / self.base_lr)
+
+    def _check_step_size(self, eta: float) -> None:
+        # 0.5 is the smallest value either limit can have, so usual step sizes ask nothing.
+        if eta <= 0.5:
+            return
+        ratios = self.loss.known_ratio
+        if ratios is None:
+            if self.steps:  # the estimate lives on the device: looked at once a stage
+                return
+            ratios = tuple(self.loss.pos_ratio.tolist())
+        for p in ratios:
+            refuse, warn = step_limits(p)
+            if eta > refuse:
+                raise ValueError(
+                    f"lr={eta:g} with pos_ratio={p:g}: expected at most 1/(2p(1-p)) = {refuse:g}, "
+                    f"above which alpha diverges; use at most 1/(2 max(p, 1-p)) = {warn:g}."
+                )
+            if eta > warn and not self._warned:
+                self._warned = True
+                warnings.warn(
+                    f"lr={eta:g} with pos_ratio={p:g} is above 1/(2 max(p, 1-p)) = {warn:g}: "
+                    "a and b may leave [-1, 1]; lower lr to keep them inside.",
+                    stacklevel=3,
+                )
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Refused once the vector is laid out: make a new optimizer instead."""
+        if hasattr(self, "flat"):
+            raise ValueError(
+                "a parameter group cannot join a PPDSG that is already laid out: "
+                "make a new PPDSG, between stages, with params=[...]."
+            )
+        param_group.update(_options(param_group))
+        super().add_param_group(param_group)
+
+    def state_dict(self) -> dict[str, Any]:
+        """All of the optimizer's state and the loss's a, b, alpha and counts, as copies."""
+        loss = {name: tensor.detach().clone() for name, tensor in self.loss.state_dict().items()}
+        state = {
+            "layout": self.flat.layout(),
+            "anchor": [vector.clone() for vector in self.anchor],
+            "averages": [vector.clone() for vector in self.averages],
+            "momenta": [vector.clone() for vector in self.momenta],
+            "loss": loss,
+            "steps": self.steps,
+            "stage_lr": self.stage_lr,
+            "base_lr": self.base_lr,
+            "gamma": self.gamma,
+        }
+        groups = super().state_dict()["param_groups"]
+        return {"state": {"ppdsg": state}, "param_groups": [dict(group) for group in groups]}
+
+    @torch.no_grad()
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore what `state_dict` gave; the argument is neither kept nor changed."""
+        state = self._checked_state(state_dict)
+        super().load_state_dict({"state": {}, "param_groups": state_dict["param_groups"]})
+        for mine, theirs in (
+            (self.anchor, state["anchor"]),
+            (self.averages, state["averages"]),
+            (self.momenta, state["momenta"]),
+        ):
+            for vector, saved in zip(mine, theirs, strict=True):
+                vector.copy_(saved)
+        self.loss.load_state_dict(state["loss"])
+        self.steps, self.stage_lr = state["steps"], state["stage_lr"]
+        self.base_lr, self.gamma = state["base_lr"], state["gamma"]
+
+    def _checked_state(self, state_dict: dict[str, Any]) -> dict[str, Any]:
+        state = state_dict.get("state", {}).get("ppdsg")
+        if state is None:
+            raise ValueError("state_dict: expected one of PPDSG.state_dict(); this is of another.")
+        mine = self.flat.layout()
+        for here, there in zip(mine, state["layout"], strict=False):
+            if here != list(there):
+                raise ValueError(
+                    f"state_dict of another model: {' '.join(there)} there, {' '.join(here)} here; "
+                    "build the same model, with the same parameters frozen, before loading."
+                )
+        counts = {"tensors": (len(mine), len(state["layout"]))}
+        for name in ("averages", "momenta"):
+            counts[name] = (len(getattr(self, name)), len(state[name]))
+        for name, (here_count, there_count) in counts.items():
+            if here_count != there_count:
+                raise ValueError(
+                    f"state_dict with {there_count} {name}, {here_count} expected here; make PPDSG "
+                    "with the same model, average and momentum as the one that was saved."
+                )
+        return dict(state)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Refused: a copy would no longer share memory with the model it trains."""
+        raise TypeError("PPDSG cannot be copied or pickled: make a new one and load_state_dict.")
+
+
+def _check_modules(model: nn.Module, loss: MinMaxAUCLoss) -> None:
+    if not isinstance(model, nn.Module):
+        raise ValueError(
+            f"model: got {type(model).__name__}, expected an nn.Module; "
+            "pass the module itself, and parameter groups by params=."
+        )
+    if not isinstance(loss, MinMaxAUCLoss):
+        raise ValueError(
+            f"loss: got {type(loss).__name__}, expected a codauc.MinMaxAUCLoss; "
+            "it owns a, b and alpha."
+        )
+    if loss.a.dtype not in (torch.float32, torch.float64):
+        raise ValueError(
+            f"loss of {loss.a.dtype}: a, b and alpha need float32 or float64; cast the model alone."
+        )
+    if any(module is loss for module in model.modules()):
+        raise ValueError(
+            "loss is a submodule of model: a and b would count as weights; keep it outside."
+        )
+
+
+def _weight_groups(
+    model: nn.Module, params: Iterable[nn.Parameter] | Iterable[dict[str, Any]] | None
+) -> list[dict[str, Any]]:
+    """Torch's parameter groups over the model's parameters that ask for gradients."""
+    given = list(model.parameters() if params is None else params)
+    if not given:
+        raise ValueError("model without parameters: expected at least one that asks for gradients.")
+    groups: list[dict[str, Any]] = (
+        [dict(g) for g in given if isinstance(g, dict)]
+        if isinstance(given[0], dict)
+        else [{"params": given}]
+    )
+    owned = {id(parameter) for parameter in model.parameters()}
+    for group in groups:
+        listed = group.get("params", [])
+        listed = [listed] if isinstance(listed, Tensor) else list(listed)
+        if any(id(parameter) not in owned for parameter in listed):
+            raise ValueError("params: got a parameter that is not the model's; pass only those.")
+        group["params"] = [parameter for parameter in listed if parameter.requires_grad]
+    groups = [group for group in groups if group["params"]]
+    if not groups:
+        raise ValueError(
+            "every parameter is frozen: expected at least one that asks for gradients; "
+            "use requires_grad_(True) on what is to be trained."
+        )
+    return groups
+
+
+def _options(group: dict[str, Any]) -> dict[str, float]:
+    """The checked numbers among a group's options; unknown options are refused."""
+    limits: dict[str, dict[str, Any]] = {
+        "lr": {"above": 0, "remedy": "it is the step size eta, for example 0.1"},
+        "momentum": {"least": 0, "below": 1, "remedy": "use 0 for none, or 0.9"},
+        "weight_decay": {"least": 0, "remedy": "use 0 for none, or 1e-4"},
+    }
+    unknown = set(group) - set(limits) - {"params"}
+    if unknown:
+        raise ValueError(
+            f"parameter group with {sorted(unknown)}: expected only params, {', '.join(limits)}; "
+            "gamma and max_grad_norm are the optimizer's."
+        )
+    return {name: real(name, group[name], **limits[name]) for name in limits if name in group}
