@@ -7,7 +7,6 @@ from typing import Any, SupportsFloat
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
 from codauc.checks import choice, known_arguments, real, whole
 from codauc.objective import positives
@@ -195,8 +194,12 @@ class _MinMaxAUC(torch.autograd.Function):
         return value.sum()
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, scale: Tensor) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():  # create_graph=True: the result would silently be a constant
+            raise RuntimeError(
+                "MinMaxAUCLoss has no second derivatives: leave out create_graph=True, or write "
+                "the loss with codauc.objective.objective."
+            )
         logits, a, b, alpha = (
             (grad * scale).to(grad.dtype) if needed else None
             for grad, needed in zip(

@@ -78,7 +78,8 @@ def auc_interval(scores: Any, labels: Any, level: float = 0.95) -> AUC:
             "call auc_interval once for each column."
         )
     ups, downs = _split(values, positive)
-    wins, losses = _doubled_wins(ups, downs), 2 * len(ups) - _doubled_wins(downs, ups)
+    # a negative's wins are what its placement lacks to 1, and vary just as much
+    wins, losses = _doubled_wins(ups, downs), _doubled_wins(downs, ups)
     value = int(wins.sum()) / (2 * len(ups) * len(downs))
     if np.ptp(wins) == 0 and np.ptp(losses) == 0:
         q = ((1 - level) / 2) ** (1 / min(len(ups), len(downs)))

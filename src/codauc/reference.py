@@ -32,9 +32,8 @@ def gradient(score: Score, point: Point, x: Tensor, y: Tensor, p: float) -> Poin
     """The gradient of the batch's mean F at `point`, by autograd."""
     leaves = [part.detach().requires_grad_() for part in point]
     w, a, b, alpha = leaves
-    objective(score(w, x), y, a, b, alpha, p).mean().backward()
-    grads = [torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in leaves]
-    return Point(*grads)
+    value = objective(score(w, x), y, a, b, alpha, p).mean()
+    return Point(*torch.autograd.grad(value, leaves))
 
 
 def proximal_step(v: Tensor, g: Tensor, anchor: Tensor, eta: float, gamma: float) -> Tensor:

@@ -299,7 +299,7 @@ def theorem1(
             f"stages={S}: expected at most {100 / c:.0f}, as T_s grows by exp(c) a stage."
         )
     lr = [eta0 * K * math.exp(-s * c) for s in range(S + 1)]
-    steps = [8 * G_h / (L * eta0 * K) * math.exp(s * c) for s in range(S + 1)]
+    steps = [max(8, 8 * G_h**2) / (L * eta0 * K) * math.exp(s * c) for s in range(S + 1)]
     G_v = 2 * max(p, 1 - p) * G_h
     return Theorem1(
         c=c,

@@ -6,11 +6,13 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
 
 from codauc.metrics import auc, auc_interval
+
+SEEDED = settings(derandomize=True, deadline=None)
 
 
 def placements(scores, labels):
@@ -38,6 +40,7 @@ FLOATS = st.floats(allow_nan=False)
 FLOATS32 = st.floats(width=32, min_value=0, max_value=1)
 
 
+@SEEDED
 @given(rows=samples(HEAVY_TIES) | samples(INTEGERS) | samples(FLOATS) | samples(FLOATS32))
 def test_auc_equals_the_exact_share_of_ordered_pairs(rows):
     ups, downs = [s for s, y in rows if y], [s for s, y in rows if not y]
@@ -56,6 +59,7 @@ def test_auc_equals_scikit_learn(p, dtype, decimals):
     assert auc(scores, labels) == pytest.approx(roc_auc_score(labels, scores), abs=1e-12)
 
 
+@SEEDED
 @given(rows=samples(st.floats(-1e300, 1e300)))
 def test_auc_equals_scikit_learn_on_huge_values(rows):
     scores, labels = map(np.array, zip(*rows, strict=True))
@@ -68,6 +72,7 @@ def test_integers_that_float64_cannot_tell_apart_are_told_apart():
     assert auc(torch.from_numpy(scores), [0, 1]) == 1.0
 
 
+@SEEDED
 @given(rows=samples(HEAVY_TIES))
 def test_negated_scores_and_swapped_labels_mirror_auc(rows):
     scores, labels = map(np.array, zip(*rows, strict=True))
@@ -114,6 +119,7 @@ def test_a_million_samples_do_not_overflow():
     assert auc(labels.astype(np.float32), labels) == 1.0
 
 
+@SEEDED
 @given(rows=samples(HEAVY_TIES) | samples(FLOATS32))
 def test_interval_equals_delong_by_all_pairs(rows):
     scores, labels = map(np.array, zip(*rows, strict=True))

@@ -6,11 +6,13 @@ import pickle
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from codauc import schedules, theory
 from codauc.schedules import Stage
+
+SEEDED = settings(derandomize=True, deadline=None)
 
 
 def rows(stages):
@@ -31,6 +33,7 @@ def test_grow_sync_every_multiplies_it_by_the_factor_too():
     assert [s.sync_every for s in stages] == [8, 16, 32]
 
 
+@SEEDED
 @given(
     steps=st.integers(1, 10_000),
     every=st.integers(1, 100),
@@ -71,6 +74,7 @@ def test_theorem_gives_the_stages_of_theorem_1():
     )
 
 
+@SEEDED
 @given(steps=st.integers(1, 10**6), every=st.integers(1, 10**6))
 def test_rounds_are_steps_over_sync_every_rounded_up(steps, every):
     synced = sum(1 for t in range(every, min(steps, 50 * every) + 1, every) if t <= steps)

@@ -5,11 +5,12 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from codauc import theory
 
+SEEDED = settings(derandomize=True, deadline=None)
 RATIOS = [0.03, 0.3, 0.5, 0.71, 0.9]
 SIGMOID_CURVATURE = 1 / (6 * math.sqrt(3))  # the largest |sigmoid''|
 
@@ -168,7 +169,10 @@ def test_lemma2_step_limit_is_the_least_of_its_six_terms():
     k = theory.constants(0.5, 1, 0)
     terms = [1 / (4 + 3 / 0.5), 1 / (0.5 + 3 / 4), 3 / (2 * 0.5), 2, 1, 1]
     assert theory.step_limit_lemma2(k, 0.5) == pytest.approx(min(terms))
-    tiny = theory.constants(0.5, 1e-6, 0, L_1=1e-3, printed=False)
+    steep = theory.constants(0.9, 100, 0, printed=True)  # L_alpha + 3 G_v^2/L_v is the largest
+    second = 1 / (0.18 + 3 * 180**2 / steep.L_v)
+    assert theory.step_limit_lemma2(steep, 0.9) == pytest.approx(second)
+    tiny = theory.constants(0.5, 1e-6, 0, L_1=1e-3)
     assert theory.step_limit_lemma2(tiny, 0.5) == pytest.approx(1 / tiny.L_v)
     flat = theory.Constants(**{**vars(tiny), "L_v": 1e-9, "G_alpha": 0.0, "G_v": 0.0})
     assert theory.step_limit_lemma2(flat, 0.1) == theory.step_limits(0.1).warn
@@ -298,6 +302,7 @@ def test_theorem1_averages_after_every_step_when_the_step_size_is_large():
     assert plan.sync_every == (1, 1)
 
 
+@SEEDED
 @given(
     epsilon=st.floats(1e-6, 10),
     delta0=st.floats(1e-3, 100),

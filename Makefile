@@ -1,0 +1,65 @@
+# Two commands do everything on a fresh machine: `make demo` and `make test`.
+# Another interpreter: make test PYTHON=python3.12
+
+PYTHON ?= python3
+VENV ?= .venv
+CONSTRAINTS ?= constraints.txt
+BIN := $(VENV)/bin
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+ARGS ?=
+
+export OMP_NUM_THREADS ?= 1
+
+.PHONY: help demo test lint types unit format check-torch clean
+
+help:
+	@echo 'make demo            set up, then train four ways on real images and compare'
+	@echo 'make test            set up, then lint, types, all tests and doctests'
+	@echo 'make unit ARGS=...   only pytest, with arguments'
+	@echo 'make format          let ruff format the code'
+	@echo 'make check-torch TORCH=2.4.1   run the tests against another torch, in its own environment'
+	@echo 'make clean           remove the environment and caches'
+
+demo: $(VENV)/.demo
+	$(BIN)/codauc demo $(ARGS)
+
+test: lint types unit
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.dev
+	$(BIN)/mypy
+
+unit: $(VENV)/.dev
+	$(BIN)/python -m pytest -n auto --dist worksteal $(ARGS)
+
+format: $(VENV)/.dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+# A file beside the environment says that it is complete, so that a second call installs nothing.
+$(VENV)/.demo: pyproject.toml $(CONSTRAINTS) | $(BIN)/python
+	@echo 'Installing codauc and torch into $(VENV) (a minute or two, once) ...'
+	$(INSTALL) --constraint $(CONSTRAINTS) --editable '.[plot]'
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml $(CONSTRAINTS) | $(BIN)/python
+	@echo 'Installing codauc, torch and the test tools into $(VENV) (a minute or two, once) ...'
+	$(INSTALL) --constraint $(CONSTRAINTS) --editable '.[dev]'
+	@touch $@ $(VENV)/.demo
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "codauc needs Python 3.11 or later, this is %d.%d: use make PYTHON=python3.11" % sys.version_info[:2])'
+	$(PYTHON) -m venv $(VENV)
+
+# The lower end of the range in pyproject.toml; the pins give way to what that torch needs.
+check-torch:
+	@test -n '$(TORCH)' || { echo 'use make check-torch TORCH=2.4.1'; exit 2; }
+	$(PYTHON) -m venv .venv-torch-$(TORCH)
+	.venv-torch-$(TORCH)/bin/python -m pip install --quiet 'torch==$(TORCH)' --editable '.[dev]'
+	.venv-torch-$(TORCH)/bin/python -m pytest -n auto $(ARGS)
+
+clean:
+	rm -rf $(VENV) .venv-torch-* .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist

@@ -1,0 +1,26 @@
+"""Plain tables for the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Rows under a header; the first column to the left, the others to the right.
+
+    >>> print(table(["method", "AUC"], [["CoDA", "0.9"], ["PPD-SG", "0.85"]]))
+    method   AUC
+    ------  ----
+    CoDA     0.9
+    PPD-SG  0.85
+    """
+    lines = [header, ["-" * 0 for _ in header], *rows]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(header))]
+    lines[1] = ["-" * width for width in widths]
+    return "\n".join(
+        "  ".join(
+            cell.ljust(width) if i == 0 else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in lines
+    )

@@ -1,0 +1,93 @@
+"""The plan of the house: imports point one way, and the public names are documented."""
+
+import ast
+import importlib
+import inspect
+from pathlib import Path
+
+import pytest
+
+import codauc
+
+SOURCE = Path(codauc.__file__).parent
+
+# Each room may import from those above it only.
+ROOMS = [
+    "checks",
+    "objective",
+    "theory",
+    "schedules",
+    "reference",
+    "metrics",
+    "data",
+    "models",
+    "progress",
+    "streams",
+    "loss",
+    "flat",
+    "optim",
+    "group",
+    "averaging",
+    "dual",
+    "coda",
+    "evaluation",
+    "launch",
+    "report",
+    "demo",
+    "cli",
+]
+
+
+def room_of(module):
+    return module.split(".")[1]
+
+
+def imports_of(path):
+    """The codauc modules a file imports, at any depth of the file."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("codauc."):
+            yield node.module
+        elif isinstance(node, ast.Import):
+            yield from (a.name for a in node.names if a.name.startswith("codauc."))
+
+
+FILES = sorted(path for path in SOURCE.rglob("*.py"))
+
+
+def test_every_room_has_its_place():
+    rooms = {path.relative_to(SOURCE).parts[0].removesuffix(".py") for path in FILES}
+    assert rooms - {"__init__", "__main__"} == set(ROOMS)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_imports_point_upward_only(path):
+    room = path.relative_to(SOURCE).parts[0].removesuffix(".py")
+    if room in ("__init__", "__main__"):
+        return
+    for module in imports_of(path):
+        target = room_of(module)
+        assert target == room or ROOMS.index(target) < ROOMS.index(room), f"{room} imports {module}"
+
+
+@pytest.mark.parametrize("name", ["theory", "schedules", "checks", "progress"])
+def test_plain_rooms_do_not_know_torch(name):
+    tree = ast.parse((SOURCE / f"{name}.py").read_text(encoding="utf-8"))
+    names = [
+        alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import)
+        for alias in node.names
+    ] + [node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    assert not [n for n in names if n.split(".")[0] == "torch"]
+
+
+def test_public_names_exist_and_say_what_is_true():
+    for name in codauc.__all__:
+        assert inspect.getdoc(getattr(codauc, name)), name
+
+
+def test_every_module_imports_alone():
+    for path in FILES:
+        parts = path.relative_to(SOURCE).with_suffix("").parts
+        if parts[-1] not in ("__main__",):
+            importlib.import_module(".".join(["codauc", *parts]).removesuffix(".__init__"))

@@ -1,0 +1,131 @@
+"""MinMaxAUCLoss: closed form, shapes, labels, the estimate of p, precision."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from codauc import MinMaxAUCLoss
+from codauc.objective import objective
+
+
+def make(tasks=1, link="sigmoid", margin=1.0, pos_ratio=None):
+    loss = MinMaxAUCLoss(pos_ratio or [0.1, 0.4, 0.8][:tasks], link=link, margin=margin).double()
+    with torch.no_grad():
+        for parameter in loss.parameters():
+            parameter.normal_()
+    return loss
+
+
+def batch(size=9, tasks=1):
+    shape = (size,) if tasks == 1 else (size, tasks)
+    logits = torch.randn(shape, dtype=torch.float64, requires_grad=True)
+    return logits, torch.rand(shape) < 0.4
+
+
+@given(st.integers(0, 10**6), st.integers(1, 40), st.sampled_from([1, 3]), st.floats(0.1, 3))
+@pytest.mark.parametrize("link", ["sigmoid", "identity"])
+def test_loss_and_all_gradients_equal_autograd_through_the_formula(link, seed, size, tasks, margin):
+    torch.manual_seed(seed)
+    loss, (logits, labels) = make(tasks, link, margin), batch(size, tasks)
+    leaves = [logits, loss.a, loss.b, loss.alpha]
+    mine = torch.autograd.grad(loss(logits, labels), leaves)
+    h = logits.sigmoid() if link == "sigmoid" else logits
+    p = torch.tensor([0.1, 0.4, 0.8][:tasks], dtype=torch.float64)
+    value = objective(h, labels, loss.a, loss.b, loss.alpha, p, margin).mean(0).sum()
+    assert abs(value - loss(logits, labels)) < 1e-12
+    for one, other in zip(mine, torch.autograd.grad(value, leaves), strict=True):
+        assert (one - other).abs().max() < 1e-12
+
+
+def test_gradient_scales_with_what_comes_from_above():
+    loss, (logits, labels) = make(), batch()
+    plain = torch.autograd.grad(loss(logits, labels), [logits, loss.a, loss.b, loss.alpha])
+    scaled = torch.autograd.grad(3 * loss(logits, labels), [logits, loss.a, loss.b, loss.alpha])
+    for one, other in zip(plain, scaled, strict=True):
+        assert torch.allclose(3 * one, other, atol=1e-15)
+
+
+def test_tasks_are_as_if_alone():
+    together, (logits, labels) = make(tasks=3), batch(tasks=3)
+    total = together(logits, labels)
+    total.backward()
+    parts = []
+    for task, p in enumerate([0.1, 0.4, 0.8]):
+        alone = make(pos_ratio=[p])
+        with torch.no_grad():
+            for name in ("a", "b", "alpha"):
+                getattr(alone, name).copy_(getattr(together, name)[task])
+        parts.append(alone(logits[:, task], labels[:, task]))
+        parts[-1].backward()
+        assert torch.allclose(alone.alpha.grad[0], together.alpha.grad[task], atol=1e-15)
+    assert torch.allclose(total, sum(parts), atol=1e-14)
+
+
+@pytest.mark.parametrize("shapes", [((5,), (5,)), ((5, 1), (5,)), ((5,), (5, 1)), ((5, 1), (5, 1))])
+def test_one_task_takes_vectors_and_columns(shapes):
+    loss = make()
+    logits, labels = torch.randn(shapes[0], requires_grad=True), torch.ones(shapes[1])
+    loss(logits, labels).backward()
+    assert logits.grad.shape == logits.shape
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_logits_are_computed_in_float32(dtype):
+    loss = MinMaxAUCLoss(pos_ratio=0.3)
+    logits, labels = torch.randn(64).to(dtype).requires_grad_(), torch.rand(64) < 0.3
+    value = loss(logits, labels)
+    value.backward()
+    exact = logits.detach().double().requires_grad_()
+    reference = MinMaxAUCLoss(pos_ratio=0.3).double()(exact, labels)
+    reference.backward()
+    assert value.dtype == torch.float32
+    assert abs(value - reference) < 1e-6
+    assert logits.grad.dtype == dtype
+    assert torch.allclose(logits.grad.double(), exact.grad, rtol=1e-2, atol=1e-6)
+
+
+def test_estimated_pos_ratio_follows_the_labels_seen_in_training():
+    loss = MinMaxAUCLoss()
+    assert loss.pos_ratio.item() == 0.5
+    loss(torch.zeros(4), torch.tensor([1, 0, 0, 0]))
+    assert loss.pos_ratio.item() == pytest.approx(1.5 / 5)
+    loss.eval()
+    loss(torch.zeros(4), torch.ones(4))
+    assert loss.pos_ratio.item() == pytest.approx(1.5 / 5)
+
+
+def test_estimated_pos_ratio_is_never_0_or_1():
+    loss = MinMaxAUCLoss(tasks=2)
+    for _ in range(3):
+        value = loss(torch.zeros(8, 2), torch.tensor([[0, 1]] * 8))
+        assert value.isfinite()
+    low, high = loss.pos_ratio.tolist()
+    assert 0 < low < high < 1
+
+
+def test_no_gradient_is_needed_in_evaluation():
+    loss, (logits, labels) = make(), batch()
+    with torch.no_grad():
+        assert not loss(logits, labels).requires_grad
+
+
+def test_second_derivatives_are_refused_instead_of_wrong():
+    loss, (logits, labels) = make(), batch()
+    with pytest.raises(RuntimeError, match="no second derivatives"):
+        torch.autograd.grad(loss(logits, labels), logits, create_graph=True)
+
+
+def test_loss_moves_through_state_dict_with_its_counts():
+    loss = MinMaxAUCLoss()
+    loss(torch.zeros(4), torch.tensor([1, 0, 0, 0]))
+    other = MinMaxAUCLoss()
+    other.load_state_dict(loss.state_dict())
+    assert other.pos_ratio.item() == loss.pos_ratio.item()
+
+
+def test_values_are_checked_again_only_where_asked():
+    bad, labels = torch.tensor([float("nan")]), torch.tensor([1])
+    assert MinMaxAUCLoss(pos_ratio=0.5, validate=False)(bad, labels).isnan()
+    with pytest.raises(ValueError, match="1 NaN"):
+        MinMaxAUCLoss(pos_ratio=0.5)(bad, labels)
