@@ -7,6 +7,7 @@ import functools
 import inspect
 import math
 import operator
+import warnings
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
@@ -92,6 +93,18 @@ def real(
         expected = f"a number {bounds}" if bounds else "a finite number"
         raise ValueError(f"{name}={value!r}: expected {expected}; {remedy}.")
     return number
+
+
+def warn(message: str) -> None:
+    """Warn at the line of the user's code: the first outside this package and torch."""
+    frame, level = inspect.currentframe(), 1
+    while frame is not None and frame.f_globals.get("__name__", "").split(".")[0] in (
+        "codauc",
+        "torch",
+        "contextlib",
+    ):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, stacklevel=level - (frame is None))
 
 
 def choice(name: str, value: Any, options: tuple[str, ...]) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -11,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
+from codauc.checks import warn
 from codauc.group import Group
 from codauc.loss import MinMaxAUCLoss
 from codauc.objective import positives
@@ -50,10 +50,7 @@ def estimate_dual(
     found = (counts.view(2, -1) > 0).all(0)
     opt.loss.alpha.copy_(torch.where(found, negative - positive, opt.loss.alpha))
     if not found.all():
-        warnings.warn(
-            "no worker has drawn both classes: alpha stays as it was; check the labels.",
-            stacklevel=2,
-        )
+        warn("no worker has drawn both classes: alpha stays as it was; check the labels.")
 
 
 def _class_sums(
@@ -90,10 +87,9 @@ def _warn_once(loss: MinMaxAUCLoss, missing: Tensor) -> None:
     names = [
         name for name, row in zip(("negatives", "positives"), missing, strict=True) if row.any()
     ]
-    warnings.warn(
+    warn(
         f"this worker's shard has no {' and no '.join(names)}: it takes no part in that class's "
-        "mean when alpha is estimated; dual='pooled' suits shards that differ in labels.",
-        stacklevel=3,
+        "mean when alpha is estimated; dual='pooled' suits shards that differ in labels."
     )
 
 

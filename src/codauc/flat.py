@@ -21,14 +21,19 @@ class Entry(NamedTuple):
     group: int
     owner: nn.Module
     attribute: str
+    ties: tuple[tuple[nn.Module, str], ...] = ()
 
     @property
     def tensor(self) -> Tensor:
         """The tensor the owner holds now."""
-        table = self.owner._buffers if self.role == "buffer" else self.owner._parameters
-        tensor = table.get(self.attribute)
+        tensor = self.held_by(self.owner, self.attribute)
         assert tensor is not None
         return tensor
+
+    def held_by(self, owner: nn.Module, attribute: str) -> Tensor | None:
+        """What an owner (the first, or one tied to it) holds now."""
+        table = owner._buffers if self.role == "buffer" else owner._parameters
+        return table.get(attribute)
 
 
 class Block(NamedTuple):
@@ -69,7 +74,7 @@ class FlatState:
         self.vectors: list[Tensor] = []
         self.blocks: list[Block] = []
         self.primal_sizes: list[int] = []
-        self.places: dict[str, tuple[int, int]] = {}
+        self.places: dict[tuple[str, str], tuple[int, int]] = {}  # by role and name
         for dtype in dtypes:
             self._lay_out(dtype)
         self._expected = [(e, t, t.data_ptr()) for e, t in zip(self.entries, tensors, strict=True)]
@@ -89,7 +94,7 @@ class FlatState:
             view = view_like(tensor, vector, start)
             view.copy_(tensor.detach())
             tensor.data = view
-            self.places[entry.name] = (index, start)
+            self.places[entry.role, entry.name] = (index, start)
             last = self.blocks[-1] if self.blocks else None
             if last and last.vector == index and last[:2] == (entry.role, entry.group):
                 self.blocks[-1] = last._replace(stop=stop)
@@ -137,8 +142,8 @@ class FlatState:
     def check(self) -> None:
         """Raise if a tensor is no longer a view of the vector, so no stale copy is ever trained."""
         for entry, tensor, pointer in self._expected:
-            table = entry.owner._buffers if entry.role == "buffer" else entry.owner._parameters
-            now = table.get(entry.attribute)
+            holders = ((entry.owner, entry.attribute), *entry.ties)
+            now = next((t for h in holders if (t := entry.held_by(*h)) is not tensor), tensor)
             if now is not tensor or tensor.data_ptr() != pointer:
                 where = "was removed" if now is None else f"is now {now.dtype} on {now.device}"
                 raise RuntimeError(
@@ -158,13 +163,16 @@ def view_like(tensor: Tensor, vector: Tensor, start: int) -> Tensor:
 def entries_of(model: nn.Module, groups: list[list[nn.Parameter]]) -> Iterator[Entry]:
     """Entries of a model: its parameters by group, and the statistics of its norm layers."""
     group_of = {id(p): index for index, group in enumerate(groups) for p in group}
-    taken: set[int] = set()
+    found: dict[int, Entry] = {}
     for prefix, module in model.named_modules():
         for attribute, parameter in module._parameters.items():
-            if id(parameter) in group_of and id(parameter) not in taken:
-                taken.add(id(parameter))
-                group = group_of[id(parameter)]
-                yield Entry(_join(prefix, attribute), "weight", group, module, attribute)
+            key, name = id(parameter), _join(prefix, attribute)
+            if key in found:
+                found[key] = found[key]._replace(ties=(*found[key].ties, (module, attribute)))
+            elif key in group_of:
+                found[key] = Entry(name, "weight", group_of[key], module, attribute)
+    yield from found.values()
+    for prefix, module in model.named_modules():
         if isinstance(module, _NormBase):
             for attribute, buffer in module._buffers.items():
                 if buffer is not None and buffer.is_floating_point():
@@ -196,6 +204,7 @@ def _check_entries(entries: list[Entry]) -> None:
                 f"{entry.name} of {entry.tensor.dtype}: expected real floating point; "
                 "freeze it (requires_grad_(False)) or give only other parameters to PPDSG."
             )
+    _check_memory(entries)
     devices = {entry.tensor.device: entry.name for entry in entries}
     if len(devices) > 1:
         places = ", ".join(f"{name} on {device}" for device, name in devices.items())
@@ -203,3 +212,18 @@ def _check_entries(entries: list[Entry]) -> None:
             f"tensors on several devices ({places}): expected the model and the loss on one; "
             "move both before PPDSG is made."
         )
+
+
+def _check_memory(entries: list[Entry]) -> None:
+    """Raise if two tensors share memory without being one: laying them out would part them."""
+    places: dict[int, str] = {}
+    for entry in entries:
+        tensor = entry.tensor
+        if tensor.is_meta or tensor.numel() == 0:
+            continue
+        other = places.setdefault(tensor.data_ptr(), entry.name)
+        if other != entry.name:
+            raise ValueError(
+                f"{entry.name} and {other} share memory but are two tensors: expected one tensor "
+                "in both places; tie them by assigning the same nn.Parameter."
+            )

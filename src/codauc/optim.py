@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable
 from typing import Any, overload
 
 import torch
 from torch import Tensor, nn
 
-from codauc.checks import known_arguments, real
+from codauc.checks import known_arguments, real, warn
 from codauc.flat import Entry, FlatState, entries_of, view_like
 from codauc.loss import MinMaxAUCLoss
 from codauc.theory import step_limits
@@ -30,7 +29,8 @@ class PPDSG(torch.optim.Optimizer):
     `weight_decay` (decoupled), `momentum` (torch's meaning: buf = momentum buf + g) and
     `max_grad_norm` concern w alone; a, b and alpha always take the paper's step. `params` may give
     torch's parameter groups over the model's parameters, with `lr`, `weight_decay` and `momentum`
-    of their own. A parameter without gradient is left alone, as by torch's optimizers.
+    of their own; the last two of `param_groups` are those of a and b, and of alpha. A parameter
+    without gradient is left alone, as by torch's optimizers.
 
     The step size is the stage's `lr` times the factor `group["lr"] / lr`, so that a torch
     `lr_scheduler` multiplies within a stage. One above 1/(2p(1-p)) makes alpha diverge and is
@@ -72,7 +72,9 @@ class PPDSG(torch.optim.Optimizer):
             self.max_grad_norm = real(
                 "max_grad_norm", max_grad_norm, above=0, remedy="use None not to clip"
             )
-        self.average = bool(average)
+        if not isinstance(average, bool):
+            raise ValueError(f"average={average!r}: expected True, or False for the last iterate.")
+        self.average = average
         self.base_lr = self.stage_lr = _options({"lr": lr})["lr"]
         self.steps = 0
         self.engaged = False  # whether a CoDA drives it
@@ -97,16 +99,15 @@ class PPDSG(torch.optim.Optimizer):
         self.flat = flat = FlatState(entries)
         self.anchor = flat.like_primal()
         self.averages = flat.like_primal(torch.float32) if self.average else []
-        self.momenta = (
-            flat.like_primal() if any(group["momentum"] for group in self.param_groups) else []
-        )
+        self.momenta: list[Tensor] = []  # made when a group first has momentum
         self.gradients = [torch.zeros_like(vector) for vector in flat.vectors]
         self._slots = [
-            (entry.tensor, entry.name, view_like(entry.tensor, self.gradients[i], start))
+            (entry, entry.tensor, view_like(entry.tensor, self.gradients[i], start))
             for entry in flat.entries
             if entry.role != "buffer"
-            for i, start in [flat.places[entry.name]]
+            for i, start in [flat.places[entry.role, entry.name]]
         ]
+        self._frozen = [p for p in self.model.parameters() if not p.requires_grad]
 
     def begin_stage(self, lr: float | None = None) -> None:
         """Start a stage: the next step begins at its anchor; averages and momentum restart."""
@@ -118,10 +119,11 @@ class PPDSG(torch.optim.Optimizer):
 
     @torch.no_grad()
     def end_stage(self) -> None:
-        """Take the stage's result as the current point: v becomes the average of its iterates."""
+        """Take the stage's result, the average of its iterates, as the point to begin anew from."""
         if self.steps:
             for v, result in zip(self.flat.primal, self.result, strict=True):
                 v.copy_(result)
+        self.begin_stage()
 
     @property
     def result(self) -> list[Tensor]:
@@ -141,9 +143,13 @@ class PPDSG(torch.optim.Optimizer):
             with torch.enable_grad():
                 value = closure()
         flat = self.flat
-        flat.check()
+        self._check_tensors()
         sizes = [self._step_size(group, self.stage_lr) for group in self.param_groups]
         self._check_step_size(sizes[-1])
+        if all(tensor.grad is None for _, tensor, _ in self._slots):
+            return value  # as torch's optimizers: nothing to do, and not counted
+        if not self.momenta and any(group["momentum"] for group in self.param_groups[:-2]):
+            self.momenta = flat.like_primal()
         left_alone = self._gather_gradients()
         if self.steps == 0:
             for anchor, v in zip(self.anchor, flat.primal, strict=True):
@@ -163,40 +169,39 @@ class PPDSG(torch.optim.Optimizer):
 
     def _primal_step(self, block: Any, eta: float) -> None:
         v, gradient = block.of(self.flat.vectors), block.of(self.gradients)
-        group = self.param_groups[block.group]
-        if group["momentum"]:
-            momentum = block.of(self.momenta)
-            gradient = momentum.mul_(group["momentum"]).add_(gradient)
-        if group["weight_decay"]:
-            v.mul_(1 - eta * group["weight_decay"])
+        if block.role == "weight":  # a, b take the paper's step, whatever a scheduler sets
+            group = self.param_groups[block.group]
+            if group["momentum"]:
+                momentum = block.of(self.momenta)
+                gradient = momentum.mul_(group["momentum"]).add_(gradient)
+            if group["weight_decay"]:
+                v.mul_(1 - eta * group["weight_decay"])
         v.add_(gradient, alpha=-eta).lerp_(block.of(self.anchor), eta / (eta + self.gamma))
 
     def _gather_gradients(self) -> list[tuple[Tensor, Tensor]]:
         """Copy gradients into the vector; return the tensors to leave alone, with their values."""
         views, gradients, missing = [], [], []
-        for tensor, name, view in self._slots:
+        for entry, tensor, view in self._slots:
             if tensor.grad is None:
                 view.zero_()
-                missing.append((tensor, name))
+                missing.append((entry, tensor))
             else:
                 views.append(view)
                 gradients.append(tensor.grad.to_dense() if tensor.grad.is_sparse else tensor.grad)
         if views:
             torch._foreach_copy_(views, gradients)
-        kept = [tensor.data for tensor, _ in missing]
-        if self.momenta:
-            places = self.flat.places
-            for tensor, name in missing:
-                vector, start = places[name]
-                if start < len(self.momenta[vector]):
-                    kept.append(view_like(tensor, self.momenta[vector], start))
+        kept = [tensor.data for _, tensor in missing]
+        for entry, tensor in missing if self.momenta else []:
+            vector, start = self.flat.places[entry.role, entry.name]
+            if entry.role == "weight":
+                kept.append(view_like(tensor, self.momenta[vector], start))
         return [(tensor, tensor.clone()) for tensor in kept]
 
     def _clip(self) -> None:
         if self.max_grad_norm is None:
             return
         blocks = [b.of(self.gradients) for b in self.flat.blocks if b.role == "weight"]
-        norms = [torch.linalg.vector_norm(g, dtype=torch.float32) for g in blocks]
+        norms = [torch.linalg.vector_norm(g.to(self.flat.dtype)) for g in blocks]
         norm = torch.linalg.vector_norm(torch.stack(norms))
         factor = (self.max_grad_norm / (norm + 1e-6)).clamp(max=1.0)
         for gradient in blocks:
@@ -205,28 +210,41 @@ class PPDSG(torch.optim.Optimizer):
     def _step_size(self, group: dict[str, Any], stage_lr: float) -> float:
         return stage_lr * (float(group["lr"]) / self.base_lr)
 
+    @property
+    def step_size(self) -> float:
+        """The step size of the next step: the stage's, times what a scheduler makes of it."""
+        return self._step_size(self.param_groups[-1], self.stage_lr)
+
+    def _check_tensors(self) -> None:
+        self.flat.check()
+        if any(parameter.requires_grad for parameter in self._frozen):
+            raise RuntimeError(
+                "a parameter that was frozen when PPDSG was made now asks for gradients, and would "
+                "not be trained: make a new PPDSG, between stages, to train it."
+            )
+
     def _check_step_size(self, eta: float) -> None:
         # 0.5 is the smallest value either limit can have, so usual step sizes ask nothing.
         if eta <= 0.5:
             return
         ratios = self.loss.known_ratio
         if ratios is None:
-            if self.steps:  # the estimate lives on the device: looked at once a stage
+            if self.steps or self.loss.a.is_meta:  # on the device: looked at once a stage
                 return
             ratios = tuple(self.loss.pos_ratio.tolist())
-        for p in ratios:
-            refuse, warn = step_limits(p)
-            if eta > refuse:
+        limits = [(p, *step_limits(p)) for p in ratios]
+        for p, refused, warned in limits:
+            if eta > refused:
                 raise ValueError(
-                    f"lr={eta:g} with pos_ratio={p:g}: expected at most 1/(2p(1-p)) = {refuse:g}, "
-                    f"above which alpha diverges; use at most 1/(2 max(p, 1-p)) = {warn:g}."
+                    f"lr={eta:g} with pos_ratio={p:g}: expected at most 1/(2p(1-p)) = {refused:g}, "
+                    f"above which alpha diverges; use at most 1/(2 max(p, 1-p)) = {warned:g}."
                 )
-            if eta > warn and not self._warned:
+        for p, _, warned in limits:
+            if eta > warned and not self._warned:
                 self._warned = True
-                warnings.warn(
-                    f"lr={eta:g} with pos_ratio={p:g} is above 1/(2 max(p, 1-p)) = {warn:g}: "
-                    "a and b may leave [-1, 1]; lower lr to keep them inside.",
-                    stacklevel=3,
+                warn(
+                    f"lr={eta:g} with pos_ratio={p:g} is above 1/(2 max(p, 1-p)) = {warned:g}: "
+                    "a and b may leave [-1, 1]; lower lr to keep them inside."
                 )
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
@@ -252,6 +270,8 @@ class PPDSG(torch.optim.Optimizer):
             "stage_lr": self.stage_lr,
             "base_lr": self.base_lr,
             "gamma": self.gamma,
+            "max_grad_norm": self.max_grad_norm,
+            "settings": self._settings(),
         }
         groups = super().state_dict()["param_groups"]
         return {"state": {"ppdsg": state}, "param_groups": [dict(group) for group in groups]}
@@ -261,6 +281,7 @@ class PPDSG(torch.optim.Optimizer):
         """Restore what `state_dict` gave; the argument is neither kept nor changed."""
         state = self._checked_state(state_dict)
         super().load_state_dict({"state": {}, "param_groups": state_dict["param_groups"]})
+        self.momenta = self.flat.like_primal() if state["momenta"] else []
         for mine, theirs in (
             (self.anchor, state["anchor"]),
             (self.averages, state["averages"]),
@@ -271,6 +292,7 @@ class PPDSG(torch.optim.Optimizer):
         self.loss.load_state_dict(state["loss"])
         self.steps, self.stage_lr = state["steps"], state["stage_lr"]
         self.base_lr, self.gamma = state["base_lr"], state["gamma"]
+        self.max_grad_norm = state["max_grad_norm"]
 
     def _checked_state(self, state_dict: dict[str, Any]) -> dict[str, Any]:
         state = state_dict.get("state", {}).get("ppdsg")
@@ -283,16 +305,28 @@ class PPDSG(torch.optim.Optimizer):
                     f"state_dict of another model: {' '.join(there)} there, {' '.join(here)} here; "
                     "build the same model, with the same parameters frozen, before loading."
                 )
-        counts = {"tensors": (len(mine), len(state["layout"]))}
-        for name in ("averages", "momenta"):
-            counts[name] = (len(getattr(self, name)), len(state[name]))
-        for name, (here_count, there_count) in counts.items():
-            if here_count != there_count:
+        for name, here_setting in self._settings().items():
+            if state["settings"][name] != here_setting:
                 raise ValueError(
-                    f"state_dict with {there_count} {name}, {here_count} expected here; make PPDSG "
-                    "with the same model, average and momentum as the one that was saved."
+                    f"state_dict with {name}={state['settings'][name]}, here {here_setting}: "
+                    "make model, loss and PPDSG as they were when it was saved."
                 )
+        missing = sorted(self.loss.state_dict().keys() ^ state["loss"].keys())
+        if missing:
+            raise ValueError(f"state_dict whose loss differs in {missing}: it is not whole.")
         return dict(state)
+
+    def _settings(self) -> dict[str, Any]:
+        """What a saved state must share with the optimizer that loads it, beside the layout."""
+        loss = self.loss
+        return {
+            "tensors": len(self.flat.entries),
+            "groups": [len(group["params"]) for group in self.param_groups],
+            "average": self.average,
+            "pos_ratio": None if loss.known_ratio is None else list(loss.known_ratio),
+            "margin": loss.margin,
+            "link": loss.link,
+        }
 
     def __getstate__(self) -> dict[str, Any]:
         """Refused: a copy would no longer share memory with the model it trains."""
@@ -325,24 +359,27 @@ def _weight_groups(
 ) -> list[dict[str, Any]]:
     """Torch's parameter groups over the model's parameters that ask for gradients."""
     given = list(model.parameters() if params is None else params)
-    if not given:
-        raise ValueError("model without parameters: expected at least one that asks for gradients.")
-    groups: list[dict[str, Any]] = (
-        [dict(g) for g in given if isinstance(g, dict)]
-        if isinstance(given[0], dict)
-        else [{"params": given}]
-    )
+    dicts = [item for item in given if isinstance(item, dict)]
+    if len(dicts) not in (0, len(given)):
+        raise ValueError("params: got groups and parameters mixed; expected one kind only.")
+    groups: list[dict[str, Any]] = [dict(g) for g in dicts] or [{"params": given}]
     owned = {id(parameter) for parameter in model.parameters()}
     for group in groups:
-        listed = group.get("params", [])
+        _options(group)
+        if "params" not in group:
+            raise ValueError(f"parameter group {group}: expected the key 'params' in it.")
+        listed = group["params"]
         listed = [listed] if isinstance(listed, Tensor) else list(listed)
-        if any(id(parameter) not in owned for parameter in listed):
-            raise ValueError("params: got a parameter that is not the model's; pass only those.")
+        for item in listed:
+            if id(item) not in owned:
+                raise ValueError(
+                    f"params: got a {type(item).__name__} that is not the model's; expected "
+                    "parameters of the model, or groups (dicts) of them."
+                )
         group["params"] = [parameter for parameter in listed if parameter.requires_grad]
-    groups = [group for group in groups if group["params"]]
-    if not groups:
+    if not any(group["params"] for group in groups):
         raise ValueError(
-            "every parameter is frozen: expected at least one that asks for gradients; "
+            "no parameter to train: expected at least one that asks for gradients; "
             "use requires_grad_(True) on what is to be trained."
         )
     return groups

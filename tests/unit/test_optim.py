@@ -367,6 +367,17 @@ def test_clipping_takes_one_norm_over_groups_and_dtypes():
     assert abs(model.two.w.item() + 0.5 * 4 / 5) < 1e-2
 
 
+def test_clipping_ignores_the_last_gradient_of_a_parameter_that_has_none_now():
+    model = nn.Module()
+    model.one, model.two = Vector(torch.zeros(1)), Vector(torch.zeros(1))
+    opt = make(model, torch.float32, lr=0.5, gamma=math.inf, max_grad_norm=1.0)
+    model.two.w.grad = torch.full((1,), 100.0)
+    opt.step()
+    model.one.w.grad, model.two.w.grad = torch.ones(1), None
+    opt.step()
+    assert abs(model.one.w.item() + 0.5) < 1e-5
+
+
 # Schedulers and groups
 
 
@@ -445,6 +456,14 @@ def test_one_cycle_that_cycles_momentum_leaves_the_steps_of_a_b_alone():
         assert moved["a"] == pytest.approx(-size, rel=1e-9)
         assert moved["alpha"] == pytest.approx(size, rel=1e-9)
     assert moved["body.weight"] == pytest.approx(-size * (1 + 0.95 + 0.95**2), rel=1e-9)
+
+
+def test_weight_decay_set_on_every_group_leaves_the_steps_of_a_b_alone():
+    opt = make(lr=0.1, gamma=math.inf)
+    opt.loss.a.data.fill_(1.0)
+    for group in opt.param_groups:
+        group["weight_decay"] = 0.5
+    assert moved_by_unit_gradients(opt)["a"] == pytest.approx(-0.1, rel=1e-9)
 
 
 def test_momentum_that_a_scheduler_sets_works_or_is_refused_with_the_remedy():
@@ -655,6 +674,16 @@ def test_tied_weights_stay_tied_and_step_by_the_summed_gradient():
     assert (model.one.weight - (parts[0] - 0.3 * (slopes[0] + slopes[1]))).abs().max() < 1e-14
 
 
+def test_untying_tied_weights_after_construction_is_refused():
+    """The new parameter would never be trained."""
+    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3), nn.Linear(3, 1)).double()
+    model[1].weight = model[0].weight
+    opt = make(model)
+    model[1].weight = nn.Parameter(model[0].weight.detach().clone())
+    with pytest.raises(RuntimeError, match="weight"):
+        train(opt, batches(1))
+
+
 def test_channels_last_keeps_its_strides_and_equals_contiguous():
     torch.manual_seed(0)
     plain = nn.Sequential(nn.Conv2d(2, 3, 3), nn.ReLU(), nn.Flatten(), nn.Linear(12, 1)).double()
@@ -715,6 +744,7 @@ def test_state_dict_does_not_change_with_later_steps():
     before = copy.deepcopy(state)
     train(opt, batches(2, seed=4), scheduler)
     opt.begin_stage(0.1)
+    train(opt, batches(1), scheduler)
     assert same(state, before)
 
 
@@ -728,6 +758,7 @@ def test_load_state_dict_neither_changes_nor_keeps_its_argument():
     assert same(state, before)
     train(other, batches(3, seed=4), theirs)
     other.begin_stage(0.1)
+    train(other, batches(1), theirs)
     assert same(state, before)
 
 
@@ -775,11 +806,11 @@ def two_groups():
         (frozen_body, r"body\.weight .*there"),
         (lambda: make(dtype=torch.float32, momentum=0.9), "float64.*there.*float32.*here"),
         (lambda: make(p=[0.4, 0.4], momentum=0.9), r"loss\.a .*\[1\].*there.*\[2\].*here"),
-        (lambda: make(), "1 momenta, 0 expected"),
-        (lambda: make(momentum=0.9, average=False), "1 averages, 0 expected"),
-        (two_groups, "parameter groups"),
+        (lambda: make(p=0.3, momentum=0.9), r"pos_ratio=\[0\.\d+\], here \[0\.3\]"),
+        (lambda: make(momentum=0.9, average=False), "average=True, here False"),
+        (two_groups, "groups="),
     ],
-    ids=["model", "frozen", "dtype", "tasks", "momentum", "average", "groups"],
+    ids=["model", "frozen", "dtype", "tasks", "pos_ratio", "average", "groups"],
 )
 def test_a_state_of_another_setting_is_refused_and_leaves_everything_unchanged(other, words):
     state = train(make(momentum=0.9), batches(2)).state_dict()
@@ -826,6 +857,10 @@ def replace_weight(opt):
     opt.model.head.weight = nn.Parameter(torch.zeros(1, 4))
 
 
+def wrap_the_same_memory(opt):
+    opt.model.head.weight = nn.Parameter(opt.model.head.weight.data)
+
+
 def replace_data(opt):
     opt.model.head.bias.data = torch.zeros(1)
 
@@ -837,6 +872,7 @@ def replace_data(opt):
         (lambda opt: opt.model.to("meta"), r"body\.weight is now torch.float32 on meta"),
         (lambda opt: assign(opt.model), r"body\.weight is now"),
         (replace_weight, r"head\.weight is now"),
+        (wrap_the_same_memory, r"head\.weight is now"),
         (replace_data, r"head\.bias is now"),
         (lambda opt: opt.model.head.register_parameter("bias", None), r"head\.bias was removed"),
         (lambda opt: opt.model.norm.register_buffer("running_var", None), r"norm\.running_var was"),
@@ -846,7 +882,7 @@ def replace_data(opt):
         (lambda opt: make(opt.model, torch.float32), r"body\.weight is now"),
     ],
     ids=[
-        *("cast", "move", "assign", "replace", "data", "remove", "statistic"),
+        *("cast", "move", "assign", "replace", "wrap", "data", "remove", "statistic"),
         *("there and back", "cast the loss", "assign the loss", "second optimizer"),
     ],
 )
@@ -1121,8 +1157,8 @@ def test_the_users_groups_are_not_changed():
         (Net().parameters(), codauc.MinMaxAUCLoss(0.5), "model: got generator, expected an nn.Mod"),
         (Net(), nn.BCEWithLogitsLoss(), "loss: got BCEWithLogitsLoss, expected a codauc.MinMaxAUC"),
         (Net(), codauc.MinMaxAUCLoss(0.5).half(), "loss of torch.float16.*cast the model alone"),
-        (Net().requires_grad_(False), codauc.MinMaxAUCLoss(0.5), "every parameter is frozen"),
-        (nn.ReLU(), codauc.MinMaxAUCLoss(0.5), "model without parameters"),
+        (Net().requires_grad_(False), codauc.MinMaxAUCLoss(0.5), "no parameter to train"),
+        (nn.ReLU(), codauc.MinMaxAUCLoss(0.5), "no parameter to train"),
         (Net().to("meta"), codauc.MinMaxAUCLoss(0.5), "on meta.*on cpu.*move both before"),
     ],
     ids=["generator", "other loss", "half loss", "frozen", "no parameters", "two devices"],
@@ -1153,4 +1189,56 @@ def test_begin_stage_refuses_a_bad_lr_and_changes_nothing(lr):
     before = snapshot(opt)
     with pytest.raises(ValueError, match=r"lr=.*: expected a number > 0"):
         opt.begin_stage(lr)
+    assert same(snapshot(opt), before)
+
+
+# What a torch user would otherwise notice too late
+
+
+def test_unfreezing_after_construction_is_refused_instead_of_ignored():
+    model = Net().double()
+    model.body.requires_grad_(False)
+    opt = make(model)
+    train(opt, batches(1))
+    model.body.requires_grad_(True)
+    before = snapshot(opt)
+    with pytest.raises(RuntimeError, match="frozen when PPDSG was made"):
+        train(opt, batches(1))
+    assert same(snapshot(opt), before)
+
+
+def test_tensors_that_share_memory_without_being_one_are_refused():
+    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3), nn.Linear(3, 1))
+    model[1].weight.data = model[0].weight.data
+    with pytest.raises(ValueError, match=r"1\.weight and 0\.weight share memory"):
+        codauc.PPDSG(model, codauc.MinMaxAUCLoss(0.5))
+
+
+def test_step_size_is_that_of_the_next_step():
+    opt = make()
+    schedule = torch.optim.lr_scheduler.LambdaLR(opt, lambda step: 0.5**step)
+    opt.begin_stage(0.02)
+    assert opt.step_size == pytest.approx(0.02)
+    train(opt, batches(1))
+    schedule.step()
+    assert opt.step_size == pytest.approx(0.01)
+
+
+def test_clipping_and_momentum_come_back_from_a_saved_state():
+    opt = train(make(momentum=0.9, max_grad_norm=0.01), batches(3))
+    other = make()
+    other.model.load_state_dict(opt.model.state_dict())
+    other.load_state_dict(opt.state_dict())
+    for one in (opt, other):
+        train(one, batches(3))
+    assert other.max_grad_norm == 0.01
+    assert same(snapshot(opt), snapshot(other))
+
+
+def test_a_step_without_any_gradient_is_no_step():
+    opt = make()
+    before = snapshot(opt)
+    opt.zero_grad()
+    opt.step()
+    assert opt.steps == 0
     assert same(snapshot(opt), before)
