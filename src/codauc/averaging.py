@@ -29,9 +29,9 @@ class Averager:
         )
 
     @torch.no_grad()
-    def start(self) -> None:
+    def start(self, **settings: Any) -> None:
         """Compare settings, then give every worker the state of worker 0."""
-        self._compare()
+        self.compare(**_settings(self.opt), **settings)
         self.opt.flat.pack(self.message)
         self.group.broadcast_(self.message, "start")
         self.opt.flat.unpack(self.message)
@@ -47,7 +47,7 @@ class Averager:
         """Replace the state by its mean; a stage's closing round carries the stage's result."""
         flat, loss = self.opt.flat, self.opt.loss
         state, digits = self.message[: flat.size], self.message[flat.size :].view(2, 2, -1)
-        flat.pack(state, self.opt.result if closing else None)
+        flat.pack(state, self.opt.result if closing and self.opt.steps else None)
         fresh = loss.seen - loss.reported
         digits[0].copy_(fresh // _BASE)
         digits[1].copy_(fresh % _BASE)
@@ -57,18 +57,17 @@ class Averager:
         loss.counts.add_(high * _BASE + low)
         loss.reported.copy_(loss.seen)
 
-    def _compare(self) -> None:
-        """Raise, on every worker, if one was set up differently."""
-        settings = _settings(self.opt)
+    def compare(self, **settings: Any) -> None:
+        """Raise, on every worker, if one of them has another value of a setting."""
         device = self.message.device
         mine = torch.tensor([_digest(value) for value in settings.values()], device=device)
         for rank, theirs in enumerate(self.group.gather(mine, "start")):
             for name, same in zip(settings, (mine == theirs).tolist(), strict=True):
                 if not same:
                     raise ValueError(
-                        f"worker {rank} and worker {self.group.rank} differ in {name} (here: "
+                        f"worker {rank} and worker {self.group.rank} differ in {name} (this one: "
                         f"{_short(settings[name])}): expected the same on every worker; set it "
-                        "from the whole data or the configuration, not from a worker's own shard."
+                        "from the configuration or the whole data, not from a worker's own shard."
                     )
 
 
@@ -77,10 +76,8 @@ def _settings(opt: PPDSG) -> dict[str, Any]:
     loss = opt.loss
     groups = [{k: v for k, v in group.items() if k != "params"} for group in opt.param_groups]
     return {
-        "the model's tensors": opt.flat.layout(),
-        "the model's other tensors": [
-            [str(t.dtype), *t.shape] for tensors in _others(opt) for t in tensors
-        ],
+        "tensors": opt.flat.layout(),
+        "other_tensors": [[str(t.dtype), *t.shape] for tensors in _others(opt) for t in tensors],
         "pos_ratio": loss.known_ratio,
         "tasks": loss.tasks,
         "margin": loss.margin,
@@ -88,7 +85,7 @@ def _settings(opt: PPDSG) -> dict[str, Any]:
         "gamma": opt.gamma,
         "average": opt.average,
         "max_grad_norm": opt.max_grad_norm,
-        "the parameter groups": groups,
+        "param_groups": groups,
     }
 
 

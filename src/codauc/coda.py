@@ -18,6 +18,7 @@ from codauc.schedules import Stage
 Batch = TypeVar("Batch")
 Forward = Callable[[Any], tuple[Tensor, Tensor]]
 
+_STATE = ("model", "optimizer", "ledger", "stages_done", "stage", "closed", "synced_at")
 _PATIENCE = 1000  # batches without a step after which the loop is taken to be broken
 
 
@@ -47,8 +48,8 @@ class CoDA:
     ...         opt.zero_grad()
     ...         loss(model(x), y).backward()
     ...         opt.step()
-    >>> coda.stages_done, bool(loss.alpha < 0)
-    (2, True)
+    >>> coda.stages_done, opt.steps
+    (2, 15)
     """
 
     @known_arguments
@@ -68,12 +69,12 @@ class CoDA:
         self.dual = choice("dual", dual, DUALS)
         self.forward = forward or self._forward
         self.averager = Averager(opt, self.group)
-        self.averager.start()
+        self.averager.start(dual=self.dual)
         self.stages_done = 0
         self.current: Stage | None = None  # the stage that was begun and not yet finished
         self.closed = False  # whether its iterates are averaged, so that only alpha is missing
         self.synced_at = 0  # the step of its last round
-        self._looping = False
+        self._loop: object | None = None  # which loop over a stage is running
         opt.engaged = True
         opt.register_step_pre_hook(self._before_step)
         opt.register_step_post_hook(self._after_step)
@@ -82,27 +83,39 @@ class CoDA:
         """The batches of one stage; it ends by itself after `stage.steps` steps.
 
         Leaving the loop early (break, an exception) keeps the position: call `stage` again with the
-        same stage to go on, in this process or after `load_state_dict` in another. `batches` is an
-        endless iterator, or anything that can be iterated again and again, such as a DataLoader.
+        same stage to go on, in this process or after `load_state_dict` in another, or `finish` to
+        end it where it is. To repeat a run bit for bit, leave after `opt.step()`: the forward pass
+        already counts labels and moves BatchNorm statistics. `batches` is an endless iterator, or
+        anything that can be iterated again and again, such as a DataLoader.
         """
         if not isinstance(stage, Stage):
             raise ValueError(
                 f"stage: got {type(stage).__name__}, expected a codauc.Stage; "
                 "use codauc.geometric(...) or codauc.Stage(lr=..., steps=...)."
             )
+        if self.current is not None and stage != self.current:
+            raise ValueError(
+                f"{stage} while {self.current} is at step {self.opt.steps}: expected the same "
+                "stage, to go on with it; call finish(batches) first to end it where it is."
+            )
+        source = endless(batches)
         if self.current is None:
             self.opt.begin_stage(stage.lr)
             self.current, self.closed, self.synced_at = stage, False, 0
-        elif stage != self.current:
-            raise ValueError(
-                f"{stage} while {self.current} is at step {self.opt.steps}: expected the same "
-                "stage, to finish it; call abandon() first to leave it where it is."
-            )
-        return self._run(stage, endless(batches))
+        self._compare(stage)
+        return self._run(stage, source)
 
     def _run(self, stage: Stage, batches: Iterator[Batch]) -> Iterator[Batch]:
         if not self.closed:
             yield from self._local_steps(stage, batches)
+        self._close(stage, batches)
+
+    def _compare(self, stage: Stage) -> None:
+        # Steps since the last round may differ: each worker saves and goes on where it is.
+        self.averager.compare(stage=asdict(stage), last_round=self.synced_at, closed=self.closed)
+
+    def _close(self, stage: Stage, batches: Iterator[Any]) -> None:
+        if not self.closed:
             self.averager.round(closing=True)
             self.closed = True
         estimate_dual(self.opt, self.group, batches, stage.dual_samples, self.dual, self.forward)
@@ -111,10 +124,12 @@ class CoDA:
 
     def _local_steps(self, stage: Stage, batches: Iterator[Batch]) -> Iterator[Batch]:
         self._sync()  # a round that failed or was cut off is made up for
-        idle, self._looping = 0, True
+        idle, self._loop = 0, (loop := object())
         try:
             while (before := self.opt.steps) < stage.steps:
                 yield next(batches)
+                if self._loop is not loop:
+                    raise RuntimeError("two loops over one stage: leave the first before a second.")
                 idle = idle + 1 if self.opt.steps == before else 0
                 if idle == _PATIENCE:
                     raise RuntimeError(
@@ -122,7 +137,8 @@ class CoDA:
                         "for a few, to accumulate gradients)."
                     )
         finally:
-            self._looping = False
+            if self._loop is loop:
+                self._loop = None
 
     def _sync(self) -> None:
         """A communication round, if one is due and not yet done."""
@@ -134,7 +150,7 @@ class CoDA:
             self.synced_at = step
 
     def _before_step(self, *_: Any) -> None:
-        if not self._looping or self.current is None or self.opt.steps >= self.current.steps:
+        if self._loop is None or self.current is None or self.opt.steps >= self.current.steps:
             raise RuntimeError(
                 "opt.step() outside a stage: call it inside `for batch in coda.stage(...)`, and "
                 "no more often than the stage has steps."
@@ -143,9 +159,14 @@ class CoDA:
     def _after_step(self, *_: Any) -> None:
         self._sync()
 
-    def abandon(self) -> None:
-        """Leave an unfinished stage where it is: no averaging, no new alpha, not done."""
-        self.current = None
+    def finish(self, batches: Iterable[Any]) -> None:
+        """End an unfinished stage where it is, on all workers: its average so far, and a new alpha.
+
+        For example to stop early: all workers then have the same model.
+        """
+        if self.current is not None:
+            self._compare(self.current)
+            self._close(self.current, endless(batches))
 
     def _forward(self, batch: Any) -> tuple[Tensor, Tensor]:
         if not isinstance(batch, tuple | list) or len(batch) != 2:
@@ -172,6 +193,9 @@ class CoDA:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` gave; the argument is neither kept nor changed."""
+        missing = [name for name in _STATE if name not in state]
+        if missing:
+            raise ValueError(f"state without {missing}: expected what CoDA.state_dict() gave.")
         _check_fits(self.opt.model, state["model"])
         self.opt.load_state_dict(state["optimizer"])
         self.opt.model.load_state_dict(state["model"])
@@ -188,6 +212,15 @@ def endless(batches: Iterable[Batch]) -> Iterator[Batch]:
     >>> list(islice(endless([1, 2]), 5))
     [1, 2, 1, 2, 1]
     """
+    if not isinstance(batches, Iterable):
+        raise ValueError(
+            f"batches: got {type(batches).__name__}, expected something to iterate over, such as "
+            "a DataLoader or codauc.data.Batches."
+        )
+    return _again(batches)
+
+
+def _again(batches: Iterable[Batch]) -> Iterator[Batch]:
     again = not isinstance(batches, Iterator)
     while True:
         count = 0

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from codauc.checks import warn
 from codauc.group import Group
@@ -31,9 +31,10 @@ def estimate_dual(
         mean:    alpha = (1/K) sum_k [ mean h over negatives - mean h over positives ]_k
         pooled:  alpha = [ sum of h / count of negatives ] - [ the same of positives ], all workers
 
-    The same forward passes give layers with running statistics (BatchNorm) those of the new
-    weights, averaged over the workers: what torch's `update_bn` gives on all batches together. One
-    collective carries both. A worker without a class takes no part in that class's mean.
+    The same forward passes, in the model's own mode, give BatchNorm the statistics of the new
+    weights, averaged over the workers: where all draw equally often, what torch's `update_bn` gives
+    on all batches together. One collective carries both. A worker without a class takes no part in
+    that class's mean.
     """
     with _new_statistics(opt.model):
         sums, counts = _class_sums(opt.loss, batches, samples, forward)
@@ -58,21 +59,23 @@ def _class_sums(
 ) -> tuple[Tensor, Tensor]:
     """Sums of h and counts over `samples` samples; rows: negatives, positives; a column a task.
 
-    A draw that lacks a class is followed by another, unless the worker never met that class.
+    A draw that lacks a class is followed by others, of whole batches, that are added to it, unless
+    the worker never met that class.
     """
     sums = torch.zeros(2, loss.tasks, dtype=loss.a.dtype, device=loss.a.device)
     counts = torch.zeros_like(sums)
-    for _ in range(_DRAWS):
+    met = loss.seen.flip(0) > 0
+    for draw in range(_DRAWS):
         left = samples
         while left > 0:
             logits, labels = loss.aligned(*forward(next(batches)))
-            h, positive = loss.scores(logits[:left]), positives(labels[:left])
+            used = len(labels) if draw else left
+            h, positive = loss.scores(logits[:used]), positives(labels[:used])
             for row, mask in enumerate((~positive, positive)):
                 sums[row] += (h * mask).sum(0)
                 counts[row] += mask.sum(0)
             left -= len(h)
         missing = counts == 0
-        met = loss.seen.flip(0) > 0
         if not (missing & met).any():
             break
     if missing.any():
@@ -84,12 +87,11 @@ def _warn_once(loss: MinMaxAUCLoss, missing: Tensor) -> None:
     if loss.one_class_told:
         return
     loss.one_class_told = True
-    names = [
-        name for name, row in zip(("negatives", "positives"), missing, strict=True) if row.any()
-    ]
+    classes = zip(("negatives", "positives"), missing, strict=True)
+    names = " and no ".join(name for name, row in classes if row.any())
     warn(
-        f"this worker's shard has no {' and no '.join(names)}: it takes no part in that class's "
-        "mean when alpha is estimated; dual='pooled' suits shards that differ in labels."
+        f"this worker drew no {names} to estimate alpha: it takes no part in that class's mean; "
+        "dual='pooled' suits shards that differ in labels."
     )
 
 
@@ -99,7 +101,7 @@ def _new_statistics(model: nn.Module) -> Iterator[None]:
     layers = [
         layer
         for layer in model.modules()
-        if isinstance(layer, _NormBase) and layer.training and layer.running_mean is not None
+        if isinstance(layer, _BatchNorm) and layer.training and layer.running_mean is not None
     ]
     momenta = [layer.momentum for layer in layers]
     for layer in layers:

@@ -371,7 +371,8 @@ class LostError(Exception):
 
 def finish(run, source):
     train(run, STAGES[run.coda.stages_done :], source)
-    return {**state_of(run), "steps": torch.tensor(source.position)}
+    spent = [source.position, run.coda.group.ledger.rounds]
+    return {**state_of(run), "spent": torch.tensor(spent)}
 
 
 def saved(state):
@@ -567,10 +568,10 @@ def frozen_net():
         ({"net": frozen_net}, "0.bias"),
         ({"dtype": torch.float32}, "0.weight .* torch.float64"),
         ({"pos_ratio": [0.4, 0.4]}, "loss.a"),
-        ({"momentum": 0.9}, "momenta"),
-        ({"average": False}, "averages"),
+        ({"pos_ratio": 0.3}, "pos_ratio"),
+        ({"average": False}, "average=True, here False"),
     ],
-    ids=["small", "no norm", "longer", "narrow", "frozen", "dtype", "tasks", "momentum", "average"],
+    ids=["small", "no norm", "longer", "narrow", "frozen", "dtype", "tasks", "ratio", "average"],
 )
 def test_state_of_another_model_is_refused_and_leaves_all_unchanged(options, name):
     state = saved(make().coda.state_dict())
@@ -597,25 +598,51 @@ def test_another_stage_is_refused_while_one_is_unfinished():
     run, source = make(), Source()
     leave(run, source, 3, "break after")
     before = run.coda.state_dict()
-    with pytest.raises(ValueError, match=r"steps=3.*while .*steps=5.* is at step 3.*abandon"):
+    with pytest.raises(ValueError, match=r"steps=3.*while .*steps=5.* is at step 3.*finish"):
         run.coda.stage(STAGES[1], source)
     assert_equal(run.coda.state_dict(), before)
     train(run, STAGES, source)
     assert run.coda.stages_done == 2
 
 
-def test_abandon_leaves_the_stage_where_it_is():
-    run, source = make(), Source()
-    leave(run, source, 3, "break after")
-    before = state_of(run)
-    run.coda.abandon()
-    assert same(state_of(run), before)
-    assert run.coda.stages_done == 0
-    with pytest.raises(RuntimeError, match="outside a stage"):
-        run.opt.step()
-    train(run, [STAGES[1]], source)
-    assert run.coda.stages_done == 1
-    assert not same(state_of(run), before)
+@pytest.mark.parametrize("steps", [0, 1, 3])
+def test_finish_ends_a_stage_early_with_one_model_for_all(steps):
+    def work(group):
+        run, source, seen = make(group), Source(group.rank), []
+        batches = run.coda.stage(STAGES[0], source)
+        for _ in range(steps):
+            step(run, next(batches))
+            seen.append(run.opt.flat.primal[0].clone())
+        start = run.opt.flat.primal[0].clone()
+        batches.close()
+        run.coda.finish(source)
+        with pytest.raises(RuntimeError, match="outside a stage"):
+            run.opt.step()
+        assert run.coda.stages_done == 1
+        ended = run.opt.flat.primal[0].clone()
+        train(run, [STAGES[1]], source)
+        assert run.coda.stages_done == 2
+        return torch.stack(seen or [start]).mean(0), ended
+
+    means, ends = zip(*launch(work, 2), strict=True)
+    assert torch.equal(ends[0], ends[1])
+    assert (ends[0] - (means[0] + means[1]) / 2).abs().max() < 1e-12
+
+
+def test_finish_without_an_unfinished_stage_does_nothing():
+    run = make()
+    before = run.coda.state_dict()
+    run.coda.finish(Source())
+    assert_equal(run.coda.state_dict(), before)
+
+
+def test_workers_with_different_stages_are_told_so():
+    def work(group):
+        run = make(group)
+        train(run, [codauc.Stage(0.1, 4, 2 + group.rank)], Source(group.rank))
+
+    with pytest.raises(ValueError, match="differ in stage"):
+        launch(work, 2)
 
 
 def test_a_loop_that_was_left_behind_does_not_end_a_later_one():
@@ -640,10 +667,10 @@ def test_a_loop_that_was_left_behind_does_not_end_a_later_one():
         (lambda rank: {"gamma": 2.0 + rank}, "gamma"),
         (lambda rank: {"average": rank == 0}, "average"),
         (lambda rank: {"max_grad_norm": 1.0 + rank}, "max_grad_norm"),
-        (lambda rank: {"lr": 0.1 + 0.1 * rank}, "parameter groups"),
-        (lambda rank: {"momentum": 0.1 * rank}, "parameter groups"),
-        (lambda rank: {"net": plain_net if rank else norm_net}, "the model's tensors"),
-        (lambda rank: {"net": frozen_net if rank else norm_net}, "the model's tensors"),
+        (lambda rank: {"lr": 0.1 + 0.1 * rank}, "param_groups"),
+        (lambda rank: {"momentum": 0.1 * rank}, "param_groups"),
+        (lambda rank: {"net": plain_net if rank else norm_net}, "tensors"),
+        (lambda rank: {"net": frozen_net if rank else norm_net}, "tensors"),
         (lambda rank: {"dual": ("mean", "pooled")[rank % 2]}, "dual"),
     ],
 )
@@ -662,7 +689,7 @@ def test_workers_with_other_buffers_are_told_so():
 
         make(group, net)
 
-    with pytest.raises(ValueError, match="differ in the model's other tensors"):
+    with pytest.raises(ValueError, match="differ in other_tensors"):
         launch(work, 2)
 
 

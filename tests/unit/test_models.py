@@ -21,7 +21,7 @@ def test_mlp_gives_one_logit_per_sample_and_output(outputs, shape, widths):
 @pytest.mark.parametrize("outputs", [1, 2])
 def test_a_single_sample_keeps_its_dimension(outputs):
     shape = (1,) if outputs == 1 else (1, outputs)
-    assert ConvNet(outputs=outputs)(torch.zeros(1, 1, 8, 8)).shape == shape
+    assert ConvNet(outputs=outputs)(torch.zeros(1, 1, 16, 16)).shape == shape
     assert MLP(3, outputs=outputs)(torch.zeros(1, 3)).shape == shape
 
 

@@ -82,6 +82,8 @@ class _Simulation:
         self.gathered: list[list[Tensor]] = []
         self.seconds = 0.0
         self.running: int | None = None
+        # Python 3.11 takes a thread whose join() was interrupted for dead, so events tell instead.
+        self.over = [threading.Event() for _ in range(size)]
 
     def meet(self, rank: int, call: _Call) -> list[Tensor]:
         """Wait until every worker is here; the last one does the work for all."""
@@ -150,12 +152,14 @@ class _Simulation:
         self._pass_on(rank)
         return result
 
-    def stop(self) -> None:
-        """End all workers where they wait; the running one must be interrupted."""
+    def stop(self, error: BaseException, threads: list[threading.Thread]) -> None:
+        """End all workers, one after the other: the running one now, the others at their turn."""
         if self.failure is None:
-            self.failure = (-1, KeyboardInterrupt())
-        for baton in self.batons:
-            baton.release()
+            self.failure = (-1, error)
+        if self.running is not None and not self.over[self.running].is_set():
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(
+                ctypes.c_ulong(threads[self.running].ident or 0), ctypes.py_object(_Aborted)
+            )
 
 
 def run(function: Callable[[SimulatedGroup], R], workers: int, seed: int = 0) -> list[R]:
@@ -174,8 +178,14 @@ def run(function: Callable[[SimulatedGroup], R], workers: int, seed: int = 0) ->
     simulation = _Simulation(workers)
     results: list[Any] = [None] * workers
 
+    gradients = torch.is_grad_enabled()  # a thread's own setting, as the caller has it
+
     def body(rank: int) -> None:
-        results[rank] = simulation.work(rank, function, seed)
+        try:
+            with torch.set_grad_enabled(gradients):
+                results[rank] = simulation.work(rank, function, seed)
+        finally:
+            simulation.over[rank].set()
 
     threads = [
         threading.Thread(
@@ -200,27 +210,28 @@ def run(function: Callable[[SimulatedGroup], R], workers: int, seed: int = 0) ->
 
 
 def _join(simulation: _Simulation, threads: list[threading.Thread]) -> None:
-    """Wait for all workers; an interrupt here stops them instead of leaving them behind."""
-    while any(thread.is_alive() for thread in threads):
+    """Wait for all workers; whatever ends the waiting (Ctrl-C) ends the workers first."""
+    while not all(over.is_set() for over in simulation.over):
         try:
-            for thread in threads:
-                thread.join()
-        except KeyboardInterrupt:
-            simulation.stop()
-            running = None if simulation.running is None else threads[simulation.running]
-            if running is not None and running.is_alive():
-                ctypes.pythonapi.PyThreadState_SetAsyncExc(
-                    ctypes.c_ulong(running.ident or 0), ctypes.py_object(_Aborted)
-                )
+            for over in simulation.over:
+                while not over.wait(
+                    timeout=0.1
+                ):  # in slices, so that an outer simulation can end it
+                    pass
+        except BaseException as error:
+            simulation.stop(error, threads)
 
 
 def _numbered(failure: tuple[int, BaseException], workers: int) -> BaseException:
-    """The error with the worker's number in front of its message."""
+    """The error with the worker's number in its message, or else in a note."""
     rank, error = failure
-    if rank >= 0 and error.args and isinstance(error.args[0], str):
-        error.args = (f"worker {rank} of {workers}: {error.args[0]}", *error.args[1:])
-    elif rank >= 0:
-        error.add_note(f"raised by worker {rank} of {workers}")
+    if rank < 0:
+        return error
+    number = f"worker {rank} of {workers}"
+    if error.args and isinstance(error.args[0], str):
+        error.args = (f"{number}: {error.args[0]}", *error.args[1:])
+    if number not in str(error):
+        error.add_note(f"raised by {number}")
     return error
 
 
