@@ -81,6 +81,7 @@ class Outcome:
     bytes_sent: int
     seconds: float
     curve: list[tuple[int, int, float]] = field(repr=False)
+    stage_ends: list[int] = field(repr=False)
     weights: dict[str, Tensor] = field(repr=False)
 
 
@@ -136,6 +137,7 @@ def train(
     opt = PPDSG(model, loss, lr=settings.lr, gamma=settings.gamma)
     coda = CoDA(opt, group)
     curve: list[tuple[int, int, float]] = []
+    stage_ends: list[int] = []
     step = 0
 
     def look() -> AUC | None:
@@ -158,6 +160,7 @@ def train(
             if step % EVALUATE_EVERY == 0 and opt.steps < stage.steps:
                 look()
         final = look()
+        stage_ends.append(len(curve) - 1)
     return Outcome(
         method=method,
         auc=final or AUC(0.0, 0.0, 0.0, 0.0),
@@ -167,6 +170,7 @@ def train(
         bytes_sent=group.ledger.bytes_sent,
         seconds=time.perf_counter() - start,
         curve=curve,
+        stage_ends=stage_ends,
         weights={name: tensor.detach().clone() for name, tensor in model.state_dict().items()},
     )
 
@@ -241,7 +245,7 @@ def show(outcomes: Sequence[Outcome], settings: Settings) -> None:
     if not can_plot():
         print("No picture: matplotlib is missing; pip install 'codauc[plot]' brings it.")
         return
-    curves = [Curve(o.method.label, *zip(*o.curve, strict=True)) for o in outcomes]
+    curves = [Curve(o.method.label, o.curve, o.stage_ends) for o in outcomes]
     title = f"Fashion-MNIST sample, {settings.workers} workers"
     print(f"Picture: {plot_curves(curves, out / 'demo.png', title)}")
 

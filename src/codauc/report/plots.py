@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 # Okabe and Ito's colours: told apart by colour-blind readers and in print.
 COLOURS = ("#000000", "#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00")
@@ -16,9 +16,8 @@ class Curve(NamedTuple):
     """Test AUC along one run."""
 
     label: str
-    steps: Sequence[int]
-    rounds: Sequence[int]
-    auc: Sequence[float]
+    points: Sequence[tuple[int, int, float]]  # step, round, AUC
+    stage_ends: Sequence[int] = ()  # which points close a stage
 
 
 def can_plot() -> bool:
@@ -31,15 +30,20 @@ def plot_curves(curves: Sequence[Curve], path: Path, title: str) -> Path:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(10, 4.2), layout="constrained")
-    figure.suptitle(title)
+    figure.suptitle(f"{title} (dots: a stage ends, its iterates are averaged)", fontsize=11)
     left, right = figure.subplots(1, 2, sharey=True)
     for i, curve in enumerate(curves):
-        look = {"color": COLOURS[i % len(COLOURS)], "linestyle": STYLES[i % len(STYLES)]}
-        left.plot(curve.steps, curve.auc, label=curve.label, linewidth=1.8, **look)
-        if max(curve.rounds, default=0) == 0:
-            right.axhline(curve.auc[-1], linewidth=1.2, **look)  # needs no communication
+        look: dict[str, Any] = {
+            "color": COLOURS[i % len(COLOURS)],
+            "linestyle": STYLES[i % len(STYLES)],
+        }
+        look |= {"marker": "o", "markersize": 5, "markevery": list(curve.stage_ends)}
+        steps, rounds, auc = zip(*curve.points, strict=True)
+        left.plot(steps, auc, label=curve.label, linewidth=1.8, **look)
+        if max(rounds) == 0:
+            right.axhline(auc[-1], color=look["color"], linewidth=1.2)  # never communicates
         else:
-            right.plot(curve.rounds, curve.auc, label=curve.label, linewidth=1.8, **look)
+            right.plot(rounds, auc, linewidth=1.8, **look)
     left.set_xlabel("iterations of each worker")
     right.set_xlabel("communication rounds (log scale)")
     right.set_xscale("symlog", linthresh=1)
