@@ -131,6 +131,12 @@ class FlatState:
         for vector in self.vectors:
             vector.copy_(message[start : start + len(vector)])
             start += len(vector)
+        self.mark_changed()
+
+    def mark_changed(self) -> None:
+        """Tell autograd that the tensors changed, as they would by operations of their own."""
+        for _, tensor, _ in self._expected:
+            torch.autograd.graph.increment_version(tensor)
 
     def layout(self) -> list[list[str]]:
         """Name, role, shape, strides and dtype of every entry: what two workers must share."""

@@ -123,6 +123,7 @@ class PPDSG(torch.optim.Optimizer):
         if self.steps:
             for v, result in zip(self.flat.primal, self.result, strict=True):
                 v.copy_(result)
+            self.flat.mark_changed()
         self.begin_stage()
 
     @property
@@ -162,6 +163,7 @@ class PPDSG(torch.optim.Optimizer):
                 self._primal_step(block, sizes[block.group])
         for tensor, before in left_alone:
             tensor.copy_(before)
+        flat.mark_changed()
         self.steps += 1
         for average, v in zip(self.averages, flat.primal, strict=False):
             average.lerp_(v.to(average.dtype), 1 / self.steps)

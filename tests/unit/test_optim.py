@@ -1242,3 +1242,19 @@ def test_a_step_without_any_gradient_is_no_step():
     opt.step()
     assert opt.steps == 0
     assert same(snapshot(opt), before)
+
+
+@pytest.mark.parametrize("change", ["step", "end_stage", "unpack"])
+def test_a_graph_from_before_a_change_is_refused_as_by_torch(change):
+    opt = train(make(), batches(1))
+    x, y = next(batches(1))
+    value = opt.loss(opt.model(x), y)
+    value.backward(retain_graph=True)
+    if change == "unpack":
+        message = torch.zeros(opt.flat.size, dtype=F64)
+        opt.flat.pack(message)
+        opt.flat.unpack(message)
+    else:
+        getattr(opt, change)()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        value.backward()
