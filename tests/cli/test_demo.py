@@ -124,7 +124,8 @@ def test_without_matplotlib_the_demo_still_ends_well(tmp_path):
         "import importlib.util as u\nfind = u.find_spec\n"
         "u.find_spec = lambda n, *a: None if n == 'matplotlib' else find(n, *a)\n"
     )
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": path}
     result = run(*SMALL, "--quiet", "--out", str(tmp_path / "out"), env=environment)
     assert result.returncode == 0
     assert "codauc[plot]" in result.stdout
