@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Any, SupportsFloat
 
@@ -232,7 +233,7 @@ def _tasks(tasks: int | None, ratios: tuple[float, ...] | None) -> int:
 
 def _check_values(logits: Tensor, labels: Tensor) -> None:
     low, high = torch.aminmax(logits)
-    if not (low.isfinite() and high.isfinite()):
+    if not (math.isfinite(low.item()) and math.isfinite(high.item())):
         bad = (~logits.isfinite()).nonzero()
         raise ValueError(
             f"logits: got {int(logits.isnan().sum())} NaN and {int(logits.isinf().sum())} infinite "
