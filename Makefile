@@ -40,19 +40,21 @@ format: $(VENV)/.dev
 	$(BIN)/ruff format .
 
 # A file beside the environment says that it is complete, so that a second call installs nothing.
-$(VENV)/.demo: pyproject.toml $(CONSTRAINTS) | $(BIN)/python
+$(VENV)/.demo: pyproject.toml $(CONSTRAINTS) | $(VENV)/.made
 	@echo 'Installing codauc and torch into $(VENV) (a minute or two, once) ...'
 	$(INSTALL) --constraint $(CONSTRAINTS) --editable '.[plot]'
 	@touch $@
 
-$(VENV)/.dev: pyproject.toml $(CONSTRAINTS) | $(BIN)/python
+$(VENV)/.dev: pyproject.toml $(CONSTRAINTS) | $(VENV)/.made
 	@echo 'Installing codauc, torch and the test tools into $(VENV) (a minute or two, once) ...'
 	$(INSTALL) --constraint $(CONSTRAINTS) --editable '.[dev]'
 	@touch $@ $(VENV)/.demo
 
-$(BIN)/python:
+$(VENV)/.made:
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "codauc needs Python 3.11 or later, this is %d.%d: use make PYTHON=python3.11" % sys.version_info[:2])'
-	$(PYTHON) -m venv $(VENV)
+	@$(PYTHON) -m venv --clear $(VENV) && $(BIN)/python -m pip --version > /dev/null || \
+		{ rm -rf $(VENV); echo 'No environment could be made: $(PYTHON) -m venv failed (Debian: install python3-venv).'; exit 1; }
+	@touch $@
 
 # The lower end of the range in pyproject.toml; the pins give way to what that torch needs.
 check-torch:

@@ -12,13 +12,15 @@ from codauc.averaging import Averager
 from codauc.checks import choice, known_arguments
 from codauc.dual import DUALS, estimate_dual
 from codauc.group import Group, LocalGroup
+from codauc.guards import check_loop, check_ratio, pair
 from codauc.optim import PPDSG
 from codauc.schedules import Stage
+from codauc.streams import random_state, set_random_state
 
 Batch = TypeVar("Batch")
 Forward = Callable[[Any], tuple[Tensor, Tensor]]
 
-_STATE = ("model", "optimizer", "ledger", "stages_done", "stage", "closed", "synced_at")
+_STATE = ("model", "optimizer", "ledger", "streams", "stages_done", "stage", "closed", "synced_at")
 _PATIENCE = 1000  # batches without a step after which the loop is taken to be broken
 
 
@@ -75,6 +77,8 @@ class CoDA:
         self.closed = False  # whether its iterates are averaged, so that only alpha is missing
         self.synced_at = 0  # the step of its last round
         self._loop: object | None = None  # which loop over a stage is running
+        self._modes: list[bool] | None = None  # which submodules were training in the last step
+        self._watched = forward is not None  # whether the loop was seen to use the batches as is
         opt.engaged = True
         opt.register_step_pre_hook(self._before_step)
         opt.register_step_post_hook(self._after_step)
@@ -118,7 +122,16 @@ class CoDA:
         if not self.closed:
             self.averager.round(closing=True)
             self.closed = True
-        estimate_dual(self.opt, self.group, batches, stage.dual_samples, self.dual, self.forward)
+            check_ratio(self.opt.loss)
+        estimate_dual(
+            self.opt,
+            self.group,
+            batches,
+            stage.dual_samples,
+            self.dual,
+            self.forward,
+            self._modes,
+        )
         self.current = None
         self.stages_done += 1
 
@@ -127,7 +140,11 @@ class CoDA:
         idle, self._loop = 0, (loop := object())
         try:
             while (before := self.opt.steps) < stage.steps:
-                yield next(batches)
+                batch = next(batches)
+                if self._watched:
+                    yield batch
+                else:
+                    yield from self._watch(batch)
                 if self._loop is not loop:
                     raise RuntimeError("two loops over one stage: leave the first before a second.")
                 idle = idle + 1 if self.opt.steps == before else 0
@@ -155,6 +172,7 @@ class CoDA:
                 "opt.step() outside a stage: call it inside `for batch in coda.stage(...)`, and "
                 "no more often than the stage has steps."
             )
+        self._modes = [module.training for module in self.opt.model.modules()]
 
     def _after_step(self, *_: Any) -> None:
         self._sync()
@@ -169,14 +187,20 @@ class CoDA:
             self._close(self.current, endless(batches))
 
     def _forward(self, batch: Any) -> tuple[Tensor, Tensor]:
-        if not isinstance(batch, tuple | list) or len(batch) != 2:
-            raise ValueError(
-                f"batch: got {type(batch).__name__}, expected a pair (inputs, labels); "
-                "pass forward=... to CoDA for other batches."
-            )
-        device = self.opt.flat.vectors[0].device
-        inputs, labels = (part.to(device) for part in batch)
+        inputs, labels = pair(batch, self.opt.flat.vectors[0].device)
         return self.opt.model(inputs), labels
+
+    def _watch(self, batch: Any) -> Iterator[Any]:
+        """Yield the first batch; see that the loop trains on what the estimate of alpha uses."""
+        inputs, labels = pair(batch, self.opt.flat.vectors[0].device)
+        loss, before, fed = self.opt.loss, self.opt.loss.seen.clone(), list[Any]()
+        hook = self.opt.model.register_forward_pre_hook(lambda _, args: fed.extend(args[:1]))
+        try:
+            yield batch
+        finally:
+            hook.remove()
+        self._watched = True
+        check_loop(inputs, labels, fed, loss.seen - before)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything this worker needs to go on, as copies; may be taken between any two steps."""
@@ -185,6 +209,7 @@ class CoDA:
             "model": model,
             "optimizer": self.opt.state_dict(),
             "ledger": self.group.ledger.state_dict(),
+            "streams": random_state(),
             "stages_done": self.stages_done,
             "stage": None if self.current is None else asdict(self.current),
             "closed": self.closed,
@@ -200,6 +225,7 @@ class CoDA:
         self.opt.load_state_dict(state["optimizer"])
         self.opt.model.load_state_dict(state["model"])
         self.group.ledger.load_state_dict(state["ledger"])
+        set_random_state(state["streams"])
         self.stages_done = int(state["stages_done"])
         self.current = None if state["stage"] is None else Stage(**state["stage"])
         self.closed, self.synced_at = bool(state["closed"]), int(state["synced_at"])
@@ -228,8 +254,9 @@ def _again(batches: Iterable[Batch]) -> Iterator[Batch]:
             yield batch
         if count == 0:
             raise ValueError(
-                "batches: got none, expected at least one; this worker's shard has no data, or the "
-                "iterator was used up: use fewer workers, or a fresh iterator."
+                "batches: got none, expected at least one; this worker's shard has no data (or "
+                "less than a batch, with drop_last), or the iterator was used up: use fewer "
+                "workers, or a fresh iterator."
             )
         if not again:
             raise ValueError(

@@ -12,32 +12,40 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from codauc.checks import warn
 from codauc.group import Group
-from codauc.loss import MinMaxAUCLoss
+from codauc.loss import MinMaxAUCLoss, check_values
 from codauc.objective import positives
 from codauc.optim import PPDSG
 
 DUALS = ("mean", "pooled")
-_DRAWS = 100  # how often a worker draws again for a class it has met before
+_DRAWS = 100  # how often a worker draws for a class it has met before
+_FIRST_DRAWS = 3  # and for a class that it never met
 
 Forward = Callable[[Any], tuple[Tensor, Tensor]]
 
 
 @torch.no_grad()
 def estimate_dual(
-    opt: PPDSG, group: Group, batches: Iterator[Any], samples: int, dual: str, forward: Forward
+    opt: PPDSG,
+    group: Group,
+    batches: Iterator[Any],
+    samples: int,
+    dual: str,
+    forward: Forward,
+    modes: list[bool] | None = None,
 ) -> None:
     """Set alpha to its maximiser at the current weights, from `samples` of every worker's own data.
 
         mean:    alpha = (1/K) sum_k [ mean h over negatives - mean h over positives ]_k
         pooled:  alpha = [ sum of h / count of negatives ] - [ the same of positives ], all workers
 
-    The same forward passes, in the model's own mode, give BatchNorm the statistics of the new
+    `modes` tells which submodules are in training mode, as they were in the last step, whatever
+    was evaluated since. The same forward passes give BatchNorm the statistics of the new
     weights, averaged over the workers: where all draw equally often, what torch's `update_bn` gives
     on all batches together. One collective carries both. A worker without a class takes no part in
     that class's mean.
     """
-    with _new_statistics(opt.model):
-        sums, counts = _class_sums(opt.loss, batches, samples, forward)
+    with _in_modes(opt.model, modes), _new_statistics(opt.model):
+        sums, counts = _class_sums(opt.loss, batches, samples, forward, group.rank)
     if dual == "mean":
         sums, counts = sums / counts.clamp(min=1), counts.clamp(max=1)
     statistics = [b.of(opt.flat.vectors) for b in opt.flat.blocks if b.role == "buffer"]
@@ -55,12 +63,12 @@ def estimate_dual(
 
 
 def _class_sums(
-    loss: MinMaxAUCLoss, batches: Iterator[Any], samples: int, forward: Forward
+    loss: MinMaxAUCLoss, batches: Iterator[Any], samples: int, forward: Forward, rank: int
 ) -> tuple[Tensor, Tensor]:
     """Sums of h and counts over `samples` samples; rows: negatives, positives; a column a task.
 
-    A draw that lacks a class is followed by others, of whole batches, that are added to it, unless
-    the worker never met that class.
+    A draw that lacks a class is followed by others, of whole batches, that are added to it; by few
+    if the worker never met that class.
     """
     sums = torch.zeros(2, loss.tasks, dtype=loss.a.dtype, device=loss.a.device)
     counts = torch.zeros_like(sums)
@@ -69,6 +77,7 @@ def _class_sums(
         left = samples
         while left > 0:
             logits, labels = loss.aligned(*forward(next(batches)))
+            _check_batch(logits, labels)
             used = len(labels) if draw else left
             h, positive = loss.scores(logits[:used]), positives(labels[:used])
             for row, mask in enumerate((~positive, positive)):
@@ -76,23 +85,48 @@ def _class_sums(
                 counts[row] += mask.sum(0)
             left -= len(h)
         missing = counts == 0
-        if not (missing & met).any():
+        if not (missing & met).any() and (draw + 1 >= _FIRST_DRAWS or not missing.any()):
             break
     if missing.any():
-        _warn_once(loss, missing)
+        _warn_once(loss, missing, rank)
     return sums, counts
 
 
-def _warn_once(loss: MinMaxAUCLoss, missing: Tensor) -> None:
+def _check_batch(logits: Tensor, labels: Tensor) -> None:
+    try:
+        check_values(logits, labels)
+    except ValueError as error:
+        raise ValueError(
+            f"{error} This batch was drawn to estimate alpha: where the loop changes what the "
+            "batches give, pass forward=... to CoDA that does the same."
+        ) from None
+
+
+def _warn_once(loss: MinMaxAUCLoss, missing: Tensor, rank: int) -> None:
     if loss.one_class_told:
         return
     loss.one_class_told = True
     classes = zip(("negatives", "positives"), missing, strict=True)
     names = " and no ".join(name for name, row in classes if row.any())
     warn(
-        f"this worker drew no {names} to estimate alpha: it takes no part in that class's mean; "
-        "dual='pooled' suits shards that differ in labels."
+        f"worker {rank} drew no {names} to estimate alpha: it takes no part in that class's mean. "
+        "Where shards differ in labels, dual='pooled' is the better estimate."
     )
+
+
+@contextlib.contextmanager
+def _in_modes(model: nn.Module, modes: list[bool] | None) -> Iterator[None]:
+    """Give every submodule its mode of training or evaluation, and then back what it had."""
+    modules = list(model.modules())
+    now = [module.training for module in modules]
+    wanted = now if modes is None or len(modes) != len(now) else modes
+    try:
+        for module, mode in zip(modules, wanted, strict=True):
+            module.training = mode
+        yield
+    finally:
+        for module, mode in zip(modules, now, strict=True):
+            module.training = mode
 
 
 @contextlib.contextmanager

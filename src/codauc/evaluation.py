@@ -45,7 +45,10 @@ def evaluate(
     >>> evaluate(torch.nn.Identity(), x[:, 0], torch.tensor([1, 1, 0, 0])).value
     0.75
     """
-    return auc_interval(predict(model, x, batch_size), y, level)
+    scores = predict(model, x, batch_size)
+    if scores.shape == (len(y), 1):  # a column for one task, as the loss takes it too
+        scores = scores.squeeze(1)
+    return auc_interval(scores, y, level)
 
 
 def _device(model: nn.Module, default: torch.device) -> torch.device:

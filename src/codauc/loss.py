@@ -64,6 +64,7 @@ class MinMaxAUCLoss(nn.Module):
         self.validate = validate
         self._checked = False
         self.one_class_told = False  # whether a shard without a class was reported
+        self.ratio_told = False  # whether a doubtful pos_ratio was reported
         self._ratio_cache: Tensor | None = None
         self.a = nn.Parameter(torch.zeros(self.tasks))
         self.b = nn.Parameter(torch.zeros(self.tasks))
@@ -74,14 +75,14 @@ class MinMaxAUCLoss(nn.Module):
             self.register_buffer(name, torch.zeros(2, self.tasks, dtype=torch.int64))
 
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """F over the batch, a scalar; in training mode the labels are counted."""
+        """F over the batch, a scalar; in training mode, with gradients, the labels are counted."""
         logits, labels = self.aligned(logits, labels)
         if self._values_need_a_check(logits):
-            _check_values(logits.detach(), labels)
+            check_values(logits.detach(), labels)
             self._checked = True
         positive = positives(labels)
         count = positive.sum(0)
-        if self.training:
+        if self.training and torch.is_grad_enabled():  # a validation loss is not training data
             self.seen.add_(torch.stack((count, len(labels) - count)).view(2, self.tasks))
         ratio = self.pos_ratio
         value: Tensor = _MinMaxAUC.apply(  # type: ignore[no-untyped-call]
@@ -132,6 +133,8 @@ class MinMaxAUCLoss(nn.Module):
                 )
         if not logits.is_floating_point():
             raise ValueError(f"logits of {logits.dtype}: expected floating point; pass raw logits.")
+        if labels.is_complex():
+            raise ValueError(f"labels of {labels.dtype}: expected 0 and 1, -1 and +1, or bool.")
         shapes = [list(logits.shape), list(labels.shape)]
         if self.tasks == 1:
             fits = all(shape[1:] in ([], [1]) for shape in shapes)
@@ -142,7 +145,11 @@ class MinMaxAUCLoss(nn.Module):
             raise ValueError(
                 f"logits of shape {shapes[0]} and labels of shape {shapes[1]}: expected both of "
                 f"shape {self._expected_shape()}; "
-                + ("pass tasks=C for several tasks." if self.tasks == 1 else "one column a task.")
+                + (
+                    "pass tasks=C for C tasks, or the difference of two softmax logits."
+                    if self.tasks == 1
+                    else "one column a task."
+                )
             )
         return logits, labels
 
@@ -212,7 +219,8 @@ class _MinMaxAUC(torch.autograd.Function):
 
 def _ratios(pos_ratio: SupportsFloat | Iterable[SupportsFloat]) -> tuple[float, ...]:
     values = pos_ratio.tolist() if hasattr(pos_ratio, "tolist") else pos_ratio
-    values = list(values) if isinstance(values, Iterable) else [values]
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        values = [values]
     remedy = "it is the share of positives in all data; leave it out to estimate it while training"
     return tuple(real("pos_ratio", value, above=0, below=1, remedy=remedy) for value in values)
 
@@ -231,7 +239,8 @@ def _tasks(tasks: int | None, ratios: tuple[float, ...] | None) -> int:
     return tasks
 
 
-def _check_values(logits: Tensor, labels: Tensor) -> None:
+def check_values(logits: Tensor, labels: Tensor) -> None:
+    """Raise if a logit is not finite or the labels are not of two known values."""
     low, high = torch.aminmax(logits)
     if not (math.isfinite(low.item()) and math.isfinite(high.item())):
         bad = (~logits.isfinite()).nonzero()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterable
 from typing import Any, overload
 
@@ -107,7 +108,9 @@ class PPDSG(torch.optim.Optimizer):
             if entry.role != "buffer"
             for i, start in [flat.places[entry.role, entry.name]]
         ]
+        self._known = {id(p) for p in self.model.parameters()}
         self._frozen = [p for p in self.model.parameters() if not p.requires_grad]
+        self._last_gradients: list[Callable[[], Tensor | None]] = [lambda: None, lambda: None]
 
     def begin_stage(self, lr: float | None = None) -> None:
         """Start a stage: the next step begins at its anchor; averages and momentum restart."""
@@ -147,7 +150,7 @@ class PPDSG(torch.optim.Optimizer):
         self._check_tensors()
         sizes = [self._step_size(group, self.stage_lr) for group in self.param_groups]
         self._check_step_size(sizes[-1])
-        if all(tensor.grad is None for _, tensor, _ in self._slots):
+        if not self._has_gradients():
             return value  # as torch's optimizers: nothing to do, and not counted
         if not self.momenta and any(group["momentum"] for group in self.param_groups[:-2]):
             self.momenta = flat.like_primal()
@@ -218,12 +221,39 @@ class PPDSG(torch.optim.Optimizer):
         return self._step_size(self.param_groups[-1], self.stage_lr)
 
     def _check_tensors(self) -> None:
+        """Raise where something in the model asks for gradients but would not be trained."""
         self.flat.check()
-        if any(parameter.requires_grad for parameter in self._frozen):
+        doubtful = [p for p in self._frozen if p.requires_grad]
+        if self.steps == 0:  # a walk through all modules: once a stage
+            new = (p for p in self.model.parameters() if id(p) not in self._known)
+            doubtful.extend(p for p in new if p.requires_grad)
+        if doubtful:
+            name = next(n for n, p in self.model.named_parameters() if p is doubtful[0])
             raise RuntimeError(
-                "a parameter that was frozen when PPDSG was made now asks for gradients, and would "
-                "not be trained: make a new PPDSG, between stages, to train it."
+                f"{name} asks for gradients, but was frozen or not there when PPDSG was made, and "
+                "would not be trained: make a new PPDSG, between stages, to train it."
             )
+
+    def _has_gradients(self) -> bool:
+        """Whether there is anything to do; raise if those of a, b, alpha were missed or kept."""
+        weights = (t.grad for entry, t, _ in self._slots if entry.role == "weight")
+        first = next((gradient for gradient in weights if gradient is not None), None)
+        alpha = self.loss.alpha.grad
+        if first is None or alpha is None:
+            if first is not None and self.loss.a.grad is None and self.loss.b.grad is None:
+                raise RuntimeError(
+                    "backward() reached the model but not a, b and alpha: the loop's loss is not "
+                    "the one given to PPDSG. Use that one."
+                )
+            return first is not None or alpha is not None
+        kept_first, kept_alpha = (gradient() for gradient in self._last_gradients)
+        if kept_alpha is alpha and kept_first is not first:
+            raise RuntimeError(
+                "the gradients of a, b and alpha were not cleared since the last step: call "
+                "opt.zero_grad(), which clears them too, instead of model.zero_grad()."
+            )
+        self._last_gradients = [weakref.ref(first), weakref.ref(alpha)]
+        return True
 
     def _check_step_size(self, eta: float) -> None:
         # 0.5 is the smallest value either limit can have, so usual step sizes ask nothing.

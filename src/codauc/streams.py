@@ -17,16 +17,22 @@ def seed_everything(seed: int, rank: int) -> None:
     random.seed(int(streams[2]))
 
 
-def random_state() -> tuple[Any, ...]:
-    """The position of the global random streams."""
-    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
-    return torch.get_rng_state(), np.random.get_state(), random.getstate(), cuda
+def random_state() -> dict[str, Any]:
+    """The position of the global random streams, as tensors and plain numbers."""
+    name, keys, *rest = np.random.get_state(legacy=True)
+    return {
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+        "numpy": [name, torch.from_numpy(np.asarray(keys, dtype=np.int64)), *rest],
+        "python": random.getstate(),
+    }
 
 
-def set_random_state(state: tuple[Any, ...]) -> None:
+def set_random_state(state: dict[str, Any]) -> None:
     """Put the global random streams back to a saved position."""
-    torch.set_rng_state(state[0])
-    np.random.set_state(state[1])
-    random.setstate(state[2])
-    if state[3]:
-        torch.cuda.set_rng_state_all(state[3])
+    torch.set_rng_state(state["torch"])
+    if state["cuda"]:
+        torch.cuda.set_rng_state_all(state["cuda"])
+    name, keys, *rest = state["numpy"]
+    np.random.set_state((name, keys.numpy().astype(np.uint32), *rest))
+    random.setstate(state["python"])

@@ -29,6 +29,7 @@ ROOMS = [
     "group",
     "averaging",
     "dual",
+    "guards",
     "coda",
     "evaluation",
     "launch",

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import ctypes
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -178,11 +180,13 @@ def run(function: Callable[[SimulatedGroup], R], workers: int, seed: int = 0) ->
     simulation = _Simulation(workers)
     results: list[Any] = [None] * workers
 
-    gradients = torch.is_grad_enabled()  # a thread's own setting, as the caller has it
+    settings = _thread_settings()
 
     def body(rank: int) -> None:
         try:
-            with torch.set_grad_enabled(gradients):
+            with contextlib.ExitStack() as stack:
+                for setting in settings:
+                    stack.enter_context(setting())
                 results[rank] = simulation.work(rank, function, seed)
         finally:
             simulation.over[rank].set()
@@ -207,6 +211,19 @@ def run(function: Callable[[SimulatedGroup], R], workers: int, seed: int = 0) ->
     if simulation.failure is not None:
         raise _numbered(simulation.failure, workers)
     return results
+
+
+def _thread_settings() -> list[Callable[[], contextlib.AbstractContextManager[Any]]]:
+    """What torch keeps for each thread, as the caller has it: gradients, device, autocast."""
+    settings: list[Callable[[], contextlib.AbstractContextManager[Any]]] = [
+        partial(torch.set_grad_enabled, torch.is_grad_enabled())
+    ]
+    if (device := torch.get_default_device()).type != "cpu":
+        settings.append(lambda: device)
+    for kind in ("cpu", "cuda"):
+        if torch.is_autocast_enabled(kind):
+            settings.append(partial(torch.autocast, kind, dtype=torch.get_autocast_dtype(kind)))
+    return settings
 
 
 def _join(simulation: _Simulation, threads: list[threading.Thread]) -> None:
