@@ -15,6 +15,11 @@ from codauc.models import ConvNet
 COMMAND = [sys.executable, "-m", "codauc"]
 
 
+def listen():
+    """Let a child hear SIGINT even where the parent ignores it, as background jobs do."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def run(*arguments, **options):
     return subprocess.run(
         [*COMMAND, *arguments], capture_output=True, text=True, timeout=280, **options
@@ -64,7 +69,9 @@ def test_demo_repeats_exactly(tmp_path):
 
 def test_interrupted_demo_keeps_what_is_finished(tmp_path):
     command = [*COMMAND, "demo", "--workers", "4", "--steps", "24", "--out", str(tmp_path)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=listen
+    )
     try:
         for line in process.stderr:
             if "NP-PPD-SG" in line:

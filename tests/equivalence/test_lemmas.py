@@ -45,7 +45,9 @@ def trajectory(seed, p, workers, lr, sync_every, steps=24, gamma=5.0):
 
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="lr=")
-        warnings.filterwarnings("ignore", message=r"this worker drew no|no worker has drawn")
+        warnings.filterwarnings(
+            "ignore", message=r"worker . drew no|no worker has drawn|pos_ratio="
+        )
         codauc.launch(train, workers=workers, simulate=True, seed=seed)
     return torch.stack([torch.stack(path) for path in points])  # [worker, step, w a b alpha]
 

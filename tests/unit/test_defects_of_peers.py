@@ -75,7 +75,7 @@ def test_one_class_batches_are_unbiased_parts_of_the_whole():
 def test_the_anchor_is_where_the_stage_began_on_every_worker():
     def work(group):
         torch.manual_seed(group.rank)
-        model, loss = nn.Linear(3, 1), codauc.MinMaxAUCLoss(pos_ratio=0.2)
+        model, loss = nn.Linear(3, 1), codauc.MinMaxAUCLoss(pos_ratio=0.5)
         opt = codauc.PPDSG(model, loss, lr=0.1)
         coda = codauc.CoDA(opt, group)
         anchors, starts = [], []

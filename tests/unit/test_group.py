@@ -443,10 +443,15 @@ except KeyboardInterrupt:
 """
 
 
+def listen():
+    """Let a child hear SIGINT even where the parent ignores it, as background jobs do."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def interrupt(loop, rank):
     """Send Ctrl-C to worker `rank` in a loop; return the order of clean-ups and who still lives."""
     command = [sys.executable, "-c", INTERRUPTED, loop, str(rank)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, preexec_fn=listen) as process:
         try:
             assert process.stdout.readline() == "ready\n"
             time.sleep(0.2)

@@ -67,6 +67,12 @@ def train(opt, data, scheduler=None):
     return opt
 
 
+def still(loss):
+    """Gradients of zero for a, b and alpha: they stay."""
+    for parameter in loss.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+
+
 def weights(opt):
     return {name: tensor.detach().clone() for name, tensor in opt.model.named_parameters()}
 
@@ -362,6 +368,7 @@ def test_clipping_takes_one_norm_over_groups_and_dtypes():
     groups = [{"params": model.one.parameters()}, {"params": model.two.parameters(), "lr": 0.5}]
     opt = make(model, torch.float32, lr=0.5, gamma=math.inf, max_grad_norm=1.0, params=groups)
     model.one.w.grad, model.two.w.grad = torch.full((1,), 3.0), torch.full((1,), 4.0).bfloat16()
+    still(opt.loss)
     opt.step()
     assert abs(model.one.w.item() + 0.5 * 3 / 5) < 1e-6
     assert abs(model.two.w.item() + 0.5 * 4 / 5) < 1e-2
@@ -372,8 +379,10 @@ def test_clipping_ignores_the_last_gradient_of_a_parameter_that_has_none_now():
     model.one, model.two = Vector(torch.zeros(1)), Vector(torch.zeros(1))
     opt = make(model, torch.float32, lr=0.5, gamma=math.inf, max_grad_norm=1.0)
     model.two.w.grad = torch.full((1,), 100.0)
+    still(opt.loss)
     opt.step()
     model.one.w.grad, model.two.w.grad = torch.ones(1), None
+    still(opt.loss)
     opt.step()
     assert abs(model.one.w.item() + 0.5) < 1e-5
 
@@ -639,6 +648,7 @@ def test_momentum_of_a_parameter_without_gradient_waits_as_with_torch_sgd():
         for each in (model, twin):
             each.one.w.grad = torch.ones_like(start)
             each.two.w.grad = torch.ones_like(start) if has_gradient else None
+        still(opt.loss)
         opt.step()
         sgd.step()
         assert torch.equal(model.two.w, twin.two.w)
@@ -1202,7 +1212,7 @@ def test_unfreezing_after_construction_is_refused_instead_of_ignored():
     train(opt, batches(1))
     model.body.requires_grad_(True)
     before = opt.flat.primal[0].clone()
-    with pytest.raises(RuntimeError, match="frozen when PPDSG was made"):
+    with pytest.raises(RuntimeError, match=r"body\.weight asks for gradients, but was frozen"):
         train(opt, batches(1))
     assert torch.equal(opt.flat.primal[0], before)
 
@@ -1258,3 +1268,45 @@ def test_a_graph_from_before_a_change_is_refused_as_by_torch(change):
         getattr(opt, change)()
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         value.backward()
+
+
+def test_a_layer_put_in_after_construction_is_refused():
+    for change in ("replace", "append"):
+        model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 1)).double()
+        opt = make(model)
+        if change == "replace":
+            model[1] = nn.Linear(4, 1).double()
+        else:
+            model.append(nn.Linear(1, 1).double())
+        with pytest.raises(RuntimeError, match=r"\.weight asks for gradients, but"):
+            train(opt, batches(1))
+
+
+def test_a_loop_with_another_loss_is_told_so():
+    opt = make()
+    x, y = next(batches(1))
+    other = codauc.MinMaxAUCLoss(0.4).double()
+    before = weights(opt)
+    for loss in (other, lambda h, y: nn.functional.binary_cross_entropy_with_logits(h[:, 0], y)):
+        opt.zero_grad()
+        loss(opt.model(x), y.double()).backward()
+        with pytest.raises(RuntimeError, match="not the one given to PPDSG"):
+            opt.step()
+    assert same(weights(opt), before)
+
+
+def test_gradients_of_a_b_alpha_that_are_never_cleared_are_noticed():
+    opt, data = make(), list(batches(3))
+
+    def loop(clear):
+        for x, y in data:
+            clear()
+            opt.loss(opt.model(x), y).backward()
+            opt.step()
+
+    loop(opt.zero_grad)
+    loop(lambda: opt.zero_grad(set_to_none=False))
+    loop(lambda: (opt.model.zero_grad(), opt.loss.zero_grad()))
+    opt.zero_grad()
+    with pytest.raises(RuntimeError, match=r"call opt\.zero_grad\(\)"):
+        loop(opt.model.zero_grad)
