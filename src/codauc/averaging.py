@@ -46,6 +46,9 @@ class Averager:
     def round(self, *, closing: bool = False) -> None:
         """Replace the state by its mean; a stage's closing round carries the stage's result."""
         flat, loss = self.opt.flat, self.opt.loss
+        if self.group.size == 1 and not closing:  # a single state is its own mean
+            loss.agree(loss.seen - loss.reported)
+            return
         state, digits = self.message[: flat.size], self.message[flat.size :].view(2, 2, -1)
         flat.pack(state, self.opt.result if closing and self.opt.steps else None)
         fresh = loss.seen - loss.reported
@@ -54,8 +57,7 @@ class Averager:
         self.group.sum_(self.message, "round")
         flat.unpack(state.div_(self.group.size))
         high, low = digits.round().to(torch.int64)
-        loss.counts.add_(high * _BASE + low)
-        loss.reported.copy_(loss.seen)
+        loss.agree(high * _BASE + low)
 
     def compare(self, **settings: Any) -> None:
         """Raise, on every worker, if one of them has another value of a setting."""

@@ -102,6 +102,11 @@ class MinMaxAUCLoss(nn.Module):
             self._ratio_cache = cache
         return cache
 
+    def agree(self, fresh: Tensor) -> None:
+        """Take note of the labels that all workers have seen since they last agreed."""
+        self.counts.add_(fresh)
+        self.reported.copy_(self.seen)
+
     def scores(self, logits: Tensor) -> Tensor:
         """h: the link of the logits, in at least float32."""
         h = logits.to(torch.promote_types(logits.dtype, self.a.dtype))

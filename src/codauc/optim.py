@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from codauc.checks import known_arguments, real, warn
 from codauc.flat import Entry, FlatState, entries_of, view_like
 from codauc.loss import MinMaxAUCLoss
+from codauc.parameters import check_modules, checked_options, weight_groups
 from codauc.theory import step_limits
 
 
@@ -63,7 +64,7 @@ class PPDSG(torch.optim.Optimizer):
         average: bool = True,
         params: Iterable[nn.Parameter] | Iterable[dict[str, Any]] | None = None,
     ) -> None:
-        _check_modules(model, loss)
+        check_modules(model, loss)
         self.model, self.loss = model, loss
         self.gamma = real(
             "gamma", gamma, above=0, infinite=True, remedy="use math.inf for no pull to the anchor"
@@ -76,13 +77,13 @@ class PPDSG(torch.optim.Optimizer):
         if not isinstance(average, bool):
             raise ValueError(f"average={average!r}: expected True, or False for the last iterate.")
         self.average = average
-        self.base_lr = self.stage_lr = _options({"lr": lr})["lr"]
+        self.base_lr = self.stage_lr = checked_options({"lr": lr})["lr"]
         self.steps = 0
         self.engaged = False  # whether a CoDA drives it
         self._warned = False
         self._check_step_size(self.stage_lr)
-        defaults = _options({"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
-        groups = _weight_groups(model, params)
+        defaults = checked_options({"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
+        groups = weight_groups(model, params)
         plain = {"momentum": 0.0, "weight_decay": 0.0}
         own: list[dict[str, Any]] = [
             {"params": [loss.a, loss.b], **plain},
@@ -114,7 +115,7 @@ class PPDSG(torch.optim.Optimizer):
 
     def begin_stage(self, lr: float | None = None) -> None:
         """Start a stage: the next step begins at its anchor; averages and momentum restart."""
-        lr = self.stage_lr if lr is None else _options({"lr": lr})["lr"]
+        lr = self.stage_lr if lr is None else checked_options({"lr": lr})["lr"]
         self._check_step_size(self._step_size(self.param_groups[-1], lr))
         self.stage_lr, self.steps = lr, 0
         for vector in [*self.averages, *self.momenta]:
@@ -286,7 +287,7 @@ class PPDSG(torch.optim.Optimizer):
                 "a parameter group cannot join a PPDSG that is already laid out: "
                 "make a new PPDSG, between stages, with params=[...]."
             )
-        param_group.update(_options(param_group))
+        param_group.update(checked_options(param_group))
         super().add_param_group(param_group)
 
     def state_dict(self) -> dict[str, Any]:
@@ -363,71 +364,3 @@ class PPDSG(torch.optim.Optimizer):
     def __getstate__(self) -> dict[str, Any]:
         """Refused: a copy would no longer share memory with the model it trains."""
         raise TypeError("PPDSG cannot be copied or pickled: make a new one and load_state_dict.")
-
-
-def _check_modules(model: nn.Module, loss: MinMaxAUCLoss) -> None:
-    if not isinstance(model, nn.Module):
-        raise ValueError(
-            f"model: got {type(model).__name__}, expected an nn.Module; "
-            "pass the module itself, and parameter groups by params=."
-        )
-    if not isinstance(loss, MinMaxAUCLoss):
-        raise ValueError(
-            f"loss: got {type(loss).__name__}, expected a codauc.MinMaxAUCLoss; "
-            "it owns a, b and alpha."
-        )
-    if loss.a.dtype not in (torch.float32, torch.float64):
-        raise ValueError(
-            f"loss of {loss.a.dtype}: a, b and alpha need float32 or float64; cast the model alone."
-        )
-    if any(module is loss for module in model.modules()):
-        raise ValueError(
-            "loss is a submodule of model: a and b would count as weights; keep it outside."
-        )
-
-
-def _weight_groups(
-    model: nn.Module, params: Iterable[nn.Parameter] | Iterable[dict[str, Any]] | None
-) -> list[dict[str, Any]]:
-    """Torch's parameter groups over the model's parameters that ask for gradients."""
-    given = list(model.parameters() if params is None else params)
-    dicts = [item for item in given if isinstance(item, dict)]
-    if len(dicts) not in (0, len(given)):
-        raise ValueError("params: got groups and parameters mixed; expected one kind only.")
-    groups: list[dict[str, Any]] = [dict(g) for g in dicts] or [{"params": given}]
-    owned = {id(parameter) for parameter in model.parameters()}
-    for group in groups:
-        _options(group)
-        if "params" not in group:
-            raise ValueError(f"parameter group {group}: expected the key 'params' in it.")
-        listed = group["params"]
-        listed = [listed] if isinstance(listed, Tensor) else list(listed)
-        for item in listed:
-            if id(item) not in owned:
-                raise ValueError(
-                    f"params: got a {type(item).__name__} that is not the model's; expected "
-                    "parameters of the model, or groups (dicts) of them."
-                )
-        group["params"] = [parameter for parameter in listed if parameter.requires_grad]
-    if not any(group["params"] for group in groups):
-        raise ValueError(
-            "no parameter to train: expected at least one that asks for gradients; "
-            "use requires_grad_(True) on what is to be trained."
-        )
-    return groups
-
-
-def _options(group: dict[str, Any]) -> dict[str, float]:
-    """The checked numbers among a group's options; unknown options are refused."""
-    limits: dict[str, dict[str, Any]] = {
-        "lr": {"above": 0, "remedy": "it is the step size eta, for example 0.1"},
-        "momentum": {"least": 0, "below": 1, "remedy": "use 0 for none, or 0.9"},
-        "weight_decay": {"least": 0, "remedy": "use 0 for none, or 1e-4"},
-    }
-    unknown = set(group) - set(limits) - {"params"}
-    if unknown:
-        raise ValueError(
-            f"parameter group with {sorted(unknown)}: expected only params, {', '.join(limits)}; "
-            "gamma and max_grad_norm are the optimizer's."
-        )
-    return {name: real(name, group[name], **limits[name]) for name in limits if name in group}

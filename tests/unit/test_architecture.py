@@ -25,6 +25,7 @@ ROOMS = [
     "streams",
     "loss",
     "flat",
+    "parameters",
     "optim",
     "group",
     "averaging",

@@ -480,7 +480,7 @@ class Failing:
 
 
 @pytest.mark.parametrize("renew", [False, True], ids=["same", "saved"])
-@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("workers", [2, 3])
 def test_a_failed_round_leaves_the_state_before_it_and_is_made_up_for(workers, renew):
     expected = uninterrupted(workers)
     kinds = []
