@@ -218,7 +218,7 @@ def _thread_settings() -> list[Callable[[], contextlib.AbstractContextManager[An
     settings: list[Callable[[], contextlib.AbstractContextManager[Any]]] = [
         partial(torch.set_grad_enabled, torch.is_grad_enabled())
     ]
-    if (device := torch.get_default_device()).type != "cpu":
+    if (device := torch.empty(0).device).type != "cpu":
         settings.append(lambda: device)
     for kind in ("cpu", "cuda"):
         if torch.is_autocast_enabled(kind):
