@@ -126,8 +126,8 @@ def train(
     settings: Settings,
     progress: Progress | None,
     done: int,
-) -> Outcome:
-    """One worker's part of one method; the outcome is that of worker 0's test set."""
+) -> Outcome | None:
+    """One worker's part of one method; worker 0 looks at the test set and tells the outcome."""
     start = time.perf_counter()
     shard = even_shards(len(data.y), group.size, settings.seed)[group.rank]
     batches = Batches(
@@ -140,14 +140,13 @@ def train(
     stage_ends: list[int] = []
     step = 0
 
-    def look() -> AUC | None:
+    def look() -> None:
         if group.rank:
-            return None
+            return
         result = evaluate(model, data.test_x, data.test_y)
         curve.append((step, group.ledger.rounds, result.value))
         if progress is not None:
             progress.update(done + step * group.size, f"{method.label}: AUC {result.value:.3f}")
-        return result
 
     for stage in geometric(
         settings.lr, settings.steps, settings.stages, method.sync_every, dual_samples=DUAL_SAMPLES
@@ -159,11 +158,13 @@ def train(
             step += 1
             if step % EVALUATE_EVERY == 0 and opt.steps < stage.steps:
                 look()
-        final = look()
+        look()
         stage_ends.append(len(curve) - 1)
+    if group.rank:
+        return None
     return Outcome(
         method=method,
-        auc=final or AUC(0.0, 0.0, 0.0, 0.0),
+        auc=evaluate(model, data.test_x, data.test_y),
         iterations=step,
         rounds=group.ledger.rounds,
         dual_estimates=group.ledger.calls("dual"),
@@ -202,7 +203,7 @@ def run(settings: Settings, *, quiet: bool = False) -> list[Outcome]:
                     simulate=True,
                     seed=settings.seed,
                 )
-                outcomes.append(results[0])
+                outcomes.extend(outcome for outcome in results if outcome is not None)
                 done += method.workers * settings.iterations
     finally:
         if outcomes:

@@ -49,13 +49,14 @@ def estimate_dual(
     if dual == "mean":
         sums, counts = sums / counts.clamp(min=1), counts.clamp(max=1)
     statistics = [b.of(opt.flat.vectors) for b in opt.flat.blocks if b.role == "buffer"]
-    parts = [sums.flatten(), counts.flatten(), *(s.to(sums.dtype) for s in statistics)]
-    message = torch.cat(parts)
+    parts = [sums.flatten(), counts.flatten(), *statistics]
+    message = torch.cat([part.to(opt.flat.dtype) for part in parts])
     group.sum_(message, "dual")
     sums, counts, *means = torch.split(message, [len(part) for part in parts])
     for target, mean in zip(statistics, means, strict=True):
         target.copy_(mean / group.size)
-    negative, positive = (sums / counts).view(2, -1)
+    opt.flat.mark_changed()
+    negative, positive = (sums / counts).to(opt.loss.alpha.dtype).view(2, -1)
     found = (counts.view(2, -1) > 0).all(0)
     opt.loss.alpha.copy_(torch.where(found, negative - positive, opt.loss.alpha))
     if not found.all():

@@ -109,8 +109,7 @@ class MinMaxAUCLoss(nn.Module):
 
     def scores(self, logits: Tensor) -> Tensor:
         """h: the link of the logits, in at least float32."""
-        h = logits.to(torch.promote_types(logits.dtype, self.a.dtype))
-        return h.sigmoid() if self.link == "sigmoid" else h
+        return _linked(logits, self.a.dtype, self.link)
 
     def extra_repr(self) -> str:
         """What `print(loss)` shows."""
@@ -184,8 +183,7 @@ class _MinMaxAUC(torch.autograd.Function):
         link: str,
     ) -> Tensor:
         size = len(logits)
-        h = logits.to(torch.promote_types(logits.dtype, a.dtype))
-        h = h.sigmoid() if link == "sigmoid" else h
+        h = _linked(logits, a.dtype, link)
         share = count.to(h.dtype) / size
         other = 1 - share
         pull, q = margin + alpha, 1 - p
@@ -220,6 +218,11 @@ class _MinMaxAUC(torch.autograd.Function):
             )
         )
         return logits, None, None, a, b, alpha, None, None, None
+
+
+def _linked(logits: Tensor, at_least: torch.dtype, link: str) -> Tensor:
+    h = logits.to(torch.promote_types(logits.dtype, at_least))
+    return h.sigmoid() if link == "sigmoid" else h
 
 
 def _ratios(pos_ratio: SupportsFloat | Iterable[SupportsFloat]) -> tuple[float, ...]:

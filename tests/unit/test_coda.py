@@ -480,12 +480,14 @@ class Failing:
 
 
 @pytest.mark.parametrize("renew", [False, True], ids=["same", "saved"])
-@pytest.mark.parametrize("workers", [2, 3])
+@pytest.mark.parametrize("workers", [1, 2, 3])
 def test_a_failed_round_leaves_the_state_before_it_and_is_made_up_for(workers, renew):
     expected = uninterrupted(workers)
     kinds = []
+    inner = [] if workers == 1 else ["round", "round"]  # one worker has only closing rounds
+    collectives = [*inner, "round", "dual", "round", "dual"]
 
-    for fail_at in range(1, 7):
+    for fail_at in range(1, len(collectives) + 1):
 
         def work(group, fail_at=fail_at):
             before, source = {}, Source(group.rank)
@@ -506,7 +508,7 @@ def test_a_failed_round_leaves_the_state_before_it_and_is_made_up_for(workers, r
 
         for mine, theirs in zip(launch(work, workers), expected, strict=True):
             assert same(mine, theirs), fail_at
-    assert kinds[::workers] == ["round", "round", "round", "dual", "round", "dual"]
+    assert kinds[::workers] == collectives
 
 
 def test_state_dict_is_a_copy_and_loading_it_keeps_nothing_of_it():

@@ -262,3 +262,18 @@ def test_the_estimate_is_one_collective_and_moves_nothing_but_alpha():
     mean = (results[0][2][0] + results[1][2][0]) / 2
     for _, primal, _ in results:
         assert torch.equal(primal, mean)
+
+
+def test_statistics_of_a_float64_model_keep_their_precision_beside_a_float32_loss():
+    torch.manual_seed(0)
+    norm = nn.BatchNorm1d(3).double()
+    model, loss = nn.Sequential(norm, nn.Linear(3, 1).double()), codauc.MinMaxAUCLoss(0.5)
+    opt = codauc.PPDSG(model, loss, lr=0.1)
+    coda = codauc.CoDA(opt)
+    x = torch.randn(8, 3, dtype=torch.float64) + 0.1
+    data = [(x, torch.arange(8) % 2)]
+    for inputs, labels in coda.stage(codauc.Stage(0.1, 2, dual_samples=8), data):
+        opt.zero_grad()
+        loss(model(inputs), labels).backward()
+        opt.step()
+    assert (norm.running_mean - x.mean(0)).abs().max() < 1e-14

@@ -14,9 +14,8 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     CoDA     0.9
     PPD-SG  0.85
     """
-    lines = [header, ["-" * 0 for _ in header], *rows]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(header))]
-    lines[1] = ["-" * width for width in widths]
+    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+    lines = [header, ["-" * width for width in widths], *rows]
     return "\n".join(
         "  ".join(
             cell.ljust(width) if i == 0 else cell.rjust(width)
