@@ -2,13 +2,13 @@
 
 from codauc.coda import CoDA
 from codauc.group import Group, LocalGroup
+from codauc.group.distributed import distributed
 from codauc.launch import launch
 from codauc.loss import MinMaxAUCLoss
 from codauc.metrics import auc, auc_interval
 from codauc.optim import PPDSG
 from codauc.schedules import Stage, constant, geometric, np_ppd_sg, one_shot, theorem
-
-__version__ = "0.1.0"
+from codauc.version import __version__ as __version__
 
 __all__ = [
     "PPDSG",
@@ -20,6 +20,7 @@ __all__ = [
     "auc",
     "auc_interval",
     "constant",
+    "distributed",
     "geometric",
     "launch",
     "np_ppd_sg",

@@ -1,15 +1,16 @@
-"""What the workers average, in one message."""
+"""What the workers average, in one message, and when it takes effect."""
 
 from __future__ import annotations
 
-import hashlib
-import json
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from codauc.group import Group
+from codauc.agreement import compare
+from codauc.encoding import Plain, encoding
+from codauc.group import Flight, Group, Pending
 from codauc.optim import PPDSG
 
 _BASE = 4096  # counts travel as two digits to this base, each exact in float32
@@ -18,23 +19,46 @@ _BASE = 4096  # counts travel as two digits to this base, each exact in float32
 class Averager:
     """Averages v, alpha, BatchNorm statistics and label counts over the group, in one collective.
 
-    The message is a copy, so that a collective that fails leaves the worker as it was.
+    The message is a copy, so that a collective that fails leaves the worker as it was. After a
+    plain round the message becomes the state's memory and the old memory the next message: the
+    numbers are moved once. `compress` sends weights in fewer bytes.
+
+    A message is the state, the digits of the label counts, and the seconds of each worker's last
+    round: who took the least had to wait for nobody.
     """
 
-    def __init__(self, opt: PPDSG, group: Group) -> None:
-        self.opt, self.group = opt, group
-        state, device = opt.flat, opt.flat.vectors[0].device
-        self.message = torch.zeros(
-            state.size + 2 * opt.loss.seen.numel(), dtype=state.dtype, device=device
+    def __init__(self, opt: PPDSG, group: Group, compress: str | None = None) -> None:
+        self.opt, self.group, self.inner = opt, group, group
+        self.size = opt.flat.size
+        self.message = self._buffer()
+        self.home = self._buffer() if opt.flat.movable else None  # where the state lives
+        if self.home is not None:
+            self.home[: self.size].copy_(opt.flat.vectors[0])
+            opt.flat.move_to(self.home[: self.size])
+        self.encoding = encoding(
+            compress, group, opt.flat.stretches("weight"), self.size, self.message
         )
+        self.told = opt.loss.seen.clone()  # the label counts of which the last message speaks
+        self.before: Tensor | None = None  # the state when a delayed round began
+        self.inner_message: Tensor | None = None
+        self.under_way = False  # whether a round has begun and not yet taken effect
+        self.flight: Flight | None = None
+        self.seconds = 0.0  # of the last round
+
+    def _buffer(self) -> Tensor:
+        flat = self.opt.flat
+        tail = 2 * self.opt.loss.seen.numel() + self.group.size
+        return torch.zeros(self.size + tail, dtype=flat.dtype, device=flat.vectors[0].device)
 
     @torch.no_grad()
     def start(self, **settings: Any) -> None:
         """Compare settings, then give every worker the state of worker 0."""
         self.compare(**_settings(self.opt), **settings)
-        self.opt.flat.pack(self.message)
-        self.group.broadcast_(self.message, "start")
-        self.opt.flat.unpack(self.message)
+        state = self.message[: self.size]
+        self.opt.flat.pack(state)
+        self.group.broadcast_(state, "start")
+        self.opt.flat.unpack(state)
+        self.encoding.reset(self.message)
         for tensors in _others(self.opt):
             joined = torch.cat([tensor.flatten() for tensor in tensors])
             self.group.broadcast_(joined, "start")
@@ -45,32 +69,137 @@ class Averager:
     @torch.no_grad()
     def round(self, *, closing: bool = False) -> None:
         """Replace the state by its mean; a stage's closing round carries the stage's result."""
-        flat, loss = self.opt.flat, self.opt.loss
-        if self.group.size == 1 and not closing:  # a single state is its own mean
-            loss.agree(loss.seen - loss.reported)
+        if self._alone() and not closing:
             return
-        state, digits = self.message[: flat.size], self.message[flat.size :].view(2, 2, -1)
-        flat.pack(state, self.opt.result if closing and self.opt.steps else None)
+        self._write(self.opt.result if closing and self.opt.steps else None)
+        self._send().land()
+        self._read()
+        if isinstance(self.encoding, Plain) and self.home is not None:
+            self.message = self._move_to(self.message)
+        else:
+            self.opt.flat.unpack(self.message[: self.size])
+
+    @torch.no_grad()
+    def inner_round(self) -> None:
+        """Replace the state by its mean over this worker's machine; counts wait for a round."""
+        if self.inner.size == 1:
+            return
+        if self.inner_message is None:
+            self.inner_message = self._buffer()
+        state = self.inner_message[: self.size]
+        self.opt.flat.pack(state, divisor=self.inner.size)
+        self.group.settle()
+        self.inner.sum_(state, "inner")
+        if self.home is not None:
+            self.inner_message = self._move_to(self.inner_message)
+        else:
+            self.opt.flat.unpack(state)
+
+    @torch.no_grad()
+    def begin(self) -> None:
+        """Start a round that goes on while this worker computes."""
+        if self._alone():
+            return
+        if self.before is None:
+            self.before = torch.empty_like(self.message[: self.size])
+        self.opt.flat.pack(self.before)
+        self._write(None)
+        self.under_way, self.flight = True, self._send()
+
+    def advance(self) -> None:
+        """Let a round that is under way go on, as far as is possible without waiting."""
+        if self.flight is not None:
+            self.flight.advance()
+
+    @torch.no_grad()
+    def complete(self) -> None:
+        """Let the round that was begun take effect: add what it changes to the state of now."""
+        self._land()
+        self.under_way = False
+        self._read()
+        assert self.before is not None
+        self.opt.flat.correct(self.message[: self.size], self.before)
+
+    def _land(self) -> None:
+        flight, self.flight = self.flight, None
+        if flight is not None:
+            try:
+                flight.land()
+            except BaseException:
+                self.under_way = False
+                raise
+
+    def _alone(self) -> bool:
+        """Whether there is nobody to average with: a single state is its own mean."""
+        loss = self.opt.loss
+        if self.group.size == 1:
+            loss.agree(loss.seen - loss.reported, loss.seen)
+        return self.group.size == 1
+
+    def _write(self, primal: list[Tensor] | None) -> None:
+        loss = self.opt.loss
+        self.opt.flat.pack(self.message[: self.size], primal, self.encoding.divisor)
+        digits, seconds = self._tail()
+        self.told.copy_(loss.seen)
         fresh = loss.seen - loss.reported
         digits[0].copy_(fresh // _BASE)
         digits[1].copy_(fresh % _BASE)
-        self.group.sum_(self.message, "round")
-        flat.unpack(state.div_(self.group.size))
+        seconds.zero_()[self.group.rank] = self.seconds
+
+    def _send(self) -> Flight:
+        return self.group.fly(self._timed())
+
+    def _timed(self) -> Iterator[Pending]:
+        before = self.group.ledger.seconds("round", "reply")
+        yield from self.encoding.average(self.message)
+        self.seconds = self.group.ledger.seconds("round", "reply") - before
+
+    def _read(self) -> None:
+        """Take from the answer what is not state: label counts, and how long others took."""
+        digits, seconds = self._tail()
         high, low = digits.round().to(torch.int64)
-        loss.agree(high * _BASE + low)
+        self.opt.loss.agree(high * _BASE + low, self.told)
+        taken = seconds.tolist()
+        if min(taken) > 0:  # all speak of the round before
+            self.group.ledger.of("round").waiting += taken[self.group.rank] - min(taken)
+
+    def _tail(self) -> tuple[Tensor, Tensor]:
+        digits, seconds = torch.split(
+            self.message[self.size :], [2 * self.opt.loss.seen.numel(), self.group.size]
+        )
+        return digits.view(2, 2, -1), seconds
+
+    def _move_to(self, message: Tensor) -> Tensor:
+        """Make a message the state's home; return the old home."""
+        old, self.home = self.home, message
+        assert old is not None
+        self.opt.flat.move_to(message[: self.size])
+        return old
 
     def compare(self, **settings: Any) -> None:
         """Raise, on every worker, if one of them has another value of a setting."""
-        device = self.message.device
-        mine = torch.tensor([_digest(value) for value in settings.values()], device=device)
-        for rank, theirs in enumerate(self.group.gather(mine, "start")):
-            for name, same in zip(settings, (mine == theirs).tolist(), strict=True):
-                if not same:
-                    raise ValueError(
-                        f"worker {rank} and worker {self.group.rank} differ in {name} (this one: "
-                        f"{_short(settings[name])}): expected the same on every worker; set it "
-                        "from the configuration or the whole data, not from a worker's own shard."
-                    )
+        compare(self.group, settings, self.message.device)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What was lost by compression, and the round that is under way, as copies."""
+        self._land()
+        state: dict[str, Any] = {"encoding": self.encoding.state_dict(), "under_way": None}
+        if self.under_way:
+            assert self.before is not None
+            names = ("message", "before", "told")
+            state["under_way"] = {name: getattr(self, name).clone() for name in names}
+        return state
+
+    @torch.no_grad()
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over what `state_dict` gave."""
+        self.encoding.load_state_dict(state["encoding"])
+        saved = state["under_way"]
+        self.flight, self.under_way = None, saved is not None
+        if saved is not None:
+            self.message.copy_(saved["message"])
+            self.before = saved["before"].to(self.message.device, copy=True)
+            self.told.copy_(saved["told"])
 
 
 def _settings(opt: PPDSG) -> dict[str, Any]:
@@ -78,7 +207,7 @@ def _settings(opt: PPDSG) -> dict[str, Any]:
     loss = opt.loss
     groups = [{k: v for k, v in group.items() if k != "params"} for group in opt.param_groups]
     return {
-        "tensors": opt.flat.layout(),
+        "tensors": {name: " ".join(rest) for name, *rest in opt.flat.layout()},
         "other_tensors": [[str(t.dtype), *t.shape] for tensors in _others(opt) for t in tensors],
         "pos_ratio": loss.known_ratio,
         "tasks": loss.tasks,
@@ -89,15 +218,6 @@ def _settings(opt: PPDSG) -> dict[str, Any]:
         "max_grad_norm": opt.max_grad_norm,
         "param_groups": groups,
     }
-
-
-def _digest(value: Any) -> int:
-    return int.from_bytes(hashlib.sha256(json.dumps(value).encode()).digest()[:7], "big")
-
-
-def _short(value: Any) -> str:
-    text = str(value)
-    return text if len(text) <= 60 else text[:57] + "..."
 
 
 def _others(opt: PPDSG) -> list[list[Tensor]]:

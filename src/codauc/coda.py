@@ -9,8 +9,9 @@ from typing import Any, TypeVar
 from torch import Tensor, nn
 
 from codauc.averaging import Averager
-from codauc.checks import choice, known_arguments
+from codauc.checks import choice, known_arguments, whole
 from codauc.dual import DUALS, estimate_dual
+from codauc.encoding import COMPRESSIONS
 from codauc.group import Group, LocalGroup
 from codauc.guards import check_loop, check_ratio, pair
 from codauc.optim import PPDSG
@@ -20,7 +21,8 @@ from codauc.streams import random_state, set_random_state
 Batch = TypeVar("Batch")
 Forward = Callable[[Any], tuple[Tensor, Tensor]]
 
-_STATE = ("model", "optimizer", "ledger", "streams", "stages_done", "stage", "closed", "synced_at")
+_POSITION = ("stages_done", "closed", "synced_at", "inner_at")
+_STATE = ("model", "optimizer", "averager", "ledger", "streams", "stage", *_POSITION)
 _PATIENCE = 1000  # batches without a step after which the loop is taken to be broken
 
 
@@ -38,6 +40,11 @@ class CoDA:
     PPD-SG). `dual="pooled"` divides sums by counts over all workers instead of taking the mean of
     the workers' ratios: better where shards differ in labels. `forward(batch)` returns logits and
     labels for the estimate of alpha (default: the model of the first, and the second, of a pair).
+
+    For slow links: `compress="bf16"` or `"int8"` sends a half or a quarter of the bytes, with what
+    is lost kept for the next round. `delay=D` lets the workers go on while a round is under way and
+    adds what it changes exactly D steps later (D < I; 0 waits). `settings` are further values, such
+    as the names of the data's columns, that must be equal on all workers.
 
     >>> import torch
     >>> from codauc import MinMaxAUCLoss, geometric
@@ -62,6 +69,9 @@ class CoDA:
         *,
         dual: str = "mean",
         forward: Forward | None = None,
+        compress: str | None = None,
+        delay: int = 0,
+        settings: dict[str, Any] | None = None,
     ) -> None:
         if not isinstance(opt, PPDSG):
             raise ValueError(f"opt: got {type(opt).__name__}, expected a codauc.PPDSG.")
@@ -70,12 +80,16 @@ class CoDA:
         self.opt, self.group = opt, group if group is not None else LocalGroup()
         self.dual = choice("dual", dual, DUALS)
         self.forward = forward or self._forward
-        self.averager = Averager(opt, self.group)
-        self.averager.start(dual=self.dual)
+        if compress is not None:
+            compress = choice("compress", compress, COMPRESSIONS)
+        self.delay = whole("delay", delay, least=0, remedy="use 0 to wait for every round")
+        self.averager = Averager(opt, self.group, compress)
+        self.averager.start(dual=dual, compress=compress, delay=self.delay, **(settings or {}))
         self.stages_done = 0
         self.current: Stage | None = None  # the stage that was begun and not yet finished
         self.closed = False  # whether its iterates are averaged, so that only alpha is missing
         self.synced_at = 0  # the step of its last round
+        self.inner_at = 0  # the step of its last round inside the machine
         self._loop: object | None = None  # which loop over a stage is running
         self._modes: list[bool] | None = None  # which submodules were training in the last step
         self._watched = forward is not None  # whether the loop was seen to use the batches as is
@@ -102,11 +116,18 @@ class CoDA:
                 f"{stage} while {self.current} is at step {self.opt.steps}: expected the same "
                 "stage, to go on with it; call finish(batches) first to end it where it is."
             )
+        if self.delay >= stage.sync_every and self.delay:
+            raise ValueError(
+                f"delay={self.delay} with sync_every={stage.sync_every}: expected a smaller delay; "
+                "a round must have taken effect before the next begins."
+            )
         source = endless(batches)
         if self.current is None:
             self.opt.begin_stage(stage.lr)
-            self.current, self.closed, self.synced_at = stage, False, 0
+            self.current, self.closed, self.synced_at, self.inner_at = stage, False, 0, 0
         self._compare(stage)
+        if stage.local_every is not None:
+            self.averager.inner = self.group.machine()
         return self._run(stage, source)
 
     def _run(self, stage: Stage, batches: Iterator[Batch]) -> Iterator[Batch]:
@@ -120,6 +141,8 @@ class CoDA:
 
     def _close(self, stage: Stage, batches: Iterator[Any]) -> None:
         if not self.closed:
+            if self.averager.under_way:
+                self.averager.complete()
             self.averager.round(closing=True)
             self.closed = True
             check_ratio(self.opt.loss)
@@ -158,12 +181,21 @@ class CoDA:
                 self._loop = None
 
     def _sync(self) -> None:
-        """A communication round, if one is due and not yet done."""
+        """What is due at this step and not yet done: a round, its delayed effect, an inner round.
+
+        Workers of a machine take the same delayed correction, so they first become equal.
+        """
         assert self.current is not None
         step, stage = self.opt.steps, self.current
-        due = step % stage.sync_every == 0 and step < stage.steps
-        if due and step != self.synced_at:
-            self.averager.round()
+        if self.averager.under_way and step >= self.synced_at + self.delay:
+            self.averager.complete()
+        due = _due(step, stage, stage.sync_every) and step != self.synced_at
+        local = stage.local_every is not None and step != self.inner_at
+        if local and (_due(step, stage, stage.local_every) or due) and (self.delay or not due):
+            self.averager.inner_round()
+            self.inner_at = step
+        if due:
+            self.averager.begin() if self.delay else self.averager.round()
             self.synced_at = step
 
     def _before_step(self, *_: Any) -> None:
@@ -175,6 +207,7 @@ class CoDA:
         self._modes = [module.training for module in self.opt.model.modules()]
 
     def _after_step(self, *_: Any) -> None:
+        self.averager.advance()
         self._sync()
 
     def finish(self, batches: Iterable[Any]) -> None:
@@ -208,12 +241,11 @@ class CoDA:
         return {
             "model": model,
             "optimizer": self.opt.state_dict(),
+            "averager": self.averager.state_dict(),
             "ledger": self.group.ledger.state_dict(),
             "streams": random_state(),
-            "stages_done": self.stages_done,
             "stage": None if self.current is None else asdict(self.current),
-            "closed": self.closed,
-            "synced_at": self.synced_at,
+            **{name: getattr(self, name) for name in _POSITION},
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -226,9 +258,15 @@ class CoDA:
         self.opt.model.load_state_dict(state["model"])
         self.group.ledger.load_state_dict(state["ledger"])
         set_random_state(state["streams"])
-        self.stages_done = int(state["stages_done"])
+        self.averager.load_state_dict(state["averager"])
         self.current = None if state["stage"] is None else Stage(**state["stage"])
-        self.closed, self.synced_at = bool(state["closed"]), int(state["synced_at"])
+        for name in _POSITION:
+            setattr(self, name, state[name])
+
+
+def _due(step: int, stage: Stage, every: int | None) -> bool:
+    """Whether a period ends at this step; a stage's end has a round of its own."""
+    return every is not None and step > 0 and step % every == 0 and step < stage.steps
 
 
 def endless(batches: Iterable[Batch]) -> Iterator[Batch]:

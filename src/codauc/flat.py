@@ -74,6 +74,7 @@ class FlatState:
         self.vectors: list[Tensor] = []
         self.blocks: list[Block] = []
         self.primal_sizes: list[int] = []
+        self.steered_sizes: list[int] = []  # all but the statistics, which come last
         self.places: dict[tuple[str, str], tuple[int, int]] = {}  # by role and name
         for dtype in dtypes:
             self._lay_out(dtype)
@@ -89,6 +90,7 @@ class FlatState:
         device = mine[0].tensor.device
         vector = torch.empty(sum(e.tensor.numel() for e in mine), dtype=dtype, device=device)
         self.primal_sizes.append(sum(e.tensor.numel() for e in mine if e.role in PRIMAL))
+        self.steered_sizes.append(sum(e.tensor.numel() for e in mine if e.role != "buffer"))
         for entry in mine:
             tensor, stop = entry.tensor, start + entry.tensor.numel()
             view = view_like(tensor, vector, start)
@@ -115,28 +117,75 @@ class FlatState:
             for v in self.primal
         ]
 
-    def pack(self, message: Tensor, primal: list[Tensor] | None = None) -> None:
-        """Copy the state into `message`, with other values in the place of v if given."""
+    def pack(self, message: Tensor, primal: list[Tensor] | None = None, divisor: int = 1) -> None:
+        """Copy the state, divided, into `message`, with other values in the place of v if given."""
         start = 0
         for vector, size, v in zip(
             self.vectors, self.primal_sizes, primal or self.primal, strict=True
         ):
-            message[start : start + size].copy_(v)
-            message[start + size : start + len(vector)].copy_(vector[size:])
-            start += len(vector)
+            middle, stop = start + size, start + len(vector)
+            _copy_divided(v, message[start:middle], divisor)
+            _copy_divided(vector[size:], message[middle:stop], divisor)
+            start = stop
 
     def unpack(self, message: Tensor) -> None:
         """Copy `message` into the state."""
-        start = 0
-        for vector in self.vectors:
-            vector.copy_(message[start : start + len(vector)])
-            start += len(vector)
+        for vector, part in self._parts(message):
+            vector.copy_(part)
+        self.mark_changed()
+
+    def correct(self, mean: Tensor, before: Tensor) -> None:
+        """Add `mean - before` to the state; `mean` is used up.
+
+        Statistics of norm layers become the mean's: a correction could make a variance negative.
+        """
+        parts = zip(self._parts(mean), self._parts(before), self.steered_sizes, strict=True)
+        for (vector, new), (_, old), size in parts:
+            vector[:size].add_(new[:size].sub_(old[:size]))
+            vector[size:].copy_(new[size:])
+        self.mark_changed()
+
+    def _parts(self, message: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        yield from zip(
+            self.vectors, torch.split(message, [len(v) for v in self.vectors]), strict=True
+        )
+
+    @property
+    def movable(self) -> bool:
+        """Whether a message can become the state itself, without a copy: there is one dtype."""
+        return len(self.vectors) == 1 and self.vectors[0].dtype == self.dtype
+
+    def move_to(self, vector: Tensor) -> Tensor:
+        """Make `vector` the state's memory, with the values it has; return the old memory."""
+        (old,) = self.vectors
+        try:
+            self._point_to(vector)
+        except BaseException:  # Ctrl-C in the middle: half of a model in each place is none
+            self._point_to(vector)
+            raise
+        return old
+
+    def _point_to(self, vector: Tensor) -> None:
+        self.vectors = [vector]
+        for index, (entry, tensor, _) in enumerate(self._expected):
+            _, start = self.places[entry.role, entry.name]
+            tensor.data = view_like(tensor, vector, start)
+            self._expected[index] = (entry, tensor, tensor.data_ptr())
         self.mark_changed()
 
     def mark_changed(self) -> None:
         """Tell autograd that the tensors changed, as they would by operations of their own."""
         for _, tensor, _ in self._expected:
             torch.autograd.graph.increment_version(tensor)
+
+    def stretches(self, role: str) -> list[slice]:
+        """Where the blocks of one role lie in a message."""
+        starts = [sum(map(len, self.vectors[:i])) for i in range(len(self.vectors))]
+        return [
+            slice(starts[b.vector] + b.start, starts[b.vector] + b.stop)
+            for b in self.blocks
+            if b.role == role
+        ]
 
     def layout(self) -> list[list[str]]:
         """Name, role, shape, strides and dtype of every entry: what two workers must share."""
@@ -157,6 +206,15 @@ class FlatState:
                     "was moved, cast or replaced after PPDSG was made. Move it first, then make "
                     "PPDSG."
                 )
+
+
+def _copy_divided(source: Tensor, target: Tensor, divisor: int) -> None:
+    if divisor == 1:
+        target.copy_(source)
+    elif source.dtype == target.dtype:
+        torch.div(source, divisor, out=target)
+    else:
+        target.copy_(source).div_(divisor)
 
 
 def view_like(tensor: Tensor, vector: Tensor, start: int) -> Tensor:

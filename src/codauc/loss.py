@@ -102,10 +102,10 @@ class MinMaxAUCLoss(nn.Module):
             self._ratio_cache = cache
         return cache
 
-    def agree(self, fresh: Tensor) -> None:
-        """Take note of the labels that all workers have seen since they last agreed."""
+    def agree(self, fresh: Tensor, told: Tensor) -> None:
+        """Add all workers' new labels; `told` is what this one had seen when it told of its own."""
         self.counts.add_(fresh)
-        self.reported.copy_(self.seen)
+        self.reported.copy_(told)
 
     def scores(self, logits: Tensor) -> Tensor:
         """h: the link of the logits, in at least float32."""

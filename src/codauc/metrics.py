@@ -1,11 +1,17 @@
 """AUC, exact with ties, and its confidence interval.
 
 Scores and labels are lists, numpy arrays or torch tensors. Labels are 0/1, -1/+1 or bool.
+
+`cut_points`, `bin_counts` and `binned_interval` give the AUC to a chosen tolerance from counts that
+add up over any split of the data.
 """
 
 from __future__ import annotations
 
 import math
+import sys
+from fractions import Fraction
+from operator import mul
 from statistics import NormalDist
 from typing import Any, NamedTuple
 
@@ -19,12 +25,16 @@ Counts = NDArray[np.int64]
 
 
 class AUC(NamedTuple):
-    """An AUC with its confidence interval and DeLong's standard error."""
+    """An AUC with its confidence interval and DeLong's standard error.
+
+    `value` is off by at most `bound`; 0 means that it is exact.
+    """
 
     value: float
     low: float
     high: float
     std_error: float
+    bound: float = 0.0
 
 
 @known_arguments
@@ -66,29 +76,145 @@ def auc_interval(scores: Any, labels: Any, level: float = 0.95) -> AUC:
 
     >>> interval = auc_interval([0.1, 0.4, 0.35, 0.8, 0.7, 0.2], [0, 0, 1, 1, 1, 0])
     >>> [round(number, 3) for number in interval]
-    [0.889, 0.581, 1.0, 0.157]
+    [0.889, 0.581, 1.0, 0.157, 0.0]
     >>> round(auc_interval([0.1, 0.2, 0.8, 0.9], [0, 0, 1, 1]).low, 3)  # 0.025 ** (1 / 2)
     0.158
     """
-    level = real("level", level, above=0, below=1, remedy="use 0.95 for a 95% interval")
+    level = share(level)
     values, positive = _checked(scores, labels)
-    if values.ndim != 1:
-        raise ValueError(
-            f"scores of shape {list(values.shape)}: expected [N]; "
-            "call auc_interval once for each column."
-        )
-    ups, downs = _split(values, positive)
+    _refuse_columns(values)
+    return sorted_interval(*_split(values, positive), level)
+
+
+def share(level: float) -> float:
+    """`level` as a float between 0 and 1.
+
+    >>> share(0.95)
+    0.95
+    """
+    return real("level", level, above=0, below=1, remedy="use 0.95 for a 95% interval")
+
+
+def sorted_classes(scores: Any, labels: Any) -> tuple[Scores, Scores]:
+    """The sorted scores of the positives and of the negatives, as int64 or float64, none changed.
+
+    Either may be empty: it is a worker's part of the data.
+
+    >>> sorted_classes([3, 1, 2], [1, 1, 0])
+    (array([1, 3]), array([2]))
+    """
+    values, positive = _checked(scores, labels, empty=True)
+    _refuse_columns(values)
+    values = _widened(values)
+    return np.sort(values[positive]), np.sort(values[~positive])
+
+
+def sorted_interval(ups: Scores, downs: Scores, level: float) -> AUC:
+    """`auc_interval` of sorted positives and negatives, at least one of each.
+
+    >>> sorted_interval(np.array([2, 4]), np.array([1, 3]), 0.95).value
+    0.75
+    """
     # a negative's wins are what its placement lacks to 1, and vary just as much
     wins, losses = _doubled_wins(ups, downs), _doubled_wins(downs, ups)
     value = int(wins.sum()) / (2 * len(ups) * len(downs))
     if np.ptp(wins) == 0 and np.ptp(losses) == 0:
-        q = ((1 - level) / 2) ** (1 / min(len(ups), len(downs)))
-        return AUC(value, value * q, 1 - (1 - value) * q, 0.0)
+        return _binomial_interval(value, min(len(ups), len(downs)), level)
     spread_ups = _variance(wins, 2 * len(downs)) / len(ups)
     spread_downs = _variance(losses, 2 * len(ups)) / len(downs)
+    return _normal_interval(value, math.sqrt(spread_ups + spread_downs), level)
+
+
+def parts_for(tolerance: float) -> int:
+    """The least m with 1/(2m) <= tolerance, for `cut_points`.
+
+    >>> parts_for(1e-4), parts_for(0.3)
+    (5000, 2)
+    """
+    remedy = "use for example 1e-4, or None for the exact AUC"
+    tolerance = real("tolerance", tolerance, above=0, below=0.5, remedy=remedy)
+    # in fractions, since a rounded quotient could miss the tolerance; no set has maxsize samples
+    return min(math.ceil(1 / (2 * Fraction(tolerance))), sys.maxsize)
+
+
+def cut_points(values: Scores, parts: int) -> Scores:
+    """At most parts + 2 of the sorted `values`, less than 1/parts of them between two neighbours.
+
+    None lies outside the first and the last. Every g-th of the n values is taken, g = ceil(n/parts)
+    and g - 1 < n/parts; up to `parts` values are all taken. The smallest and the largest are, too,
+    so that two classes without overlap have cut points to tell them apart.
+
+    >>> cut_points(np.arange(10), parts=3)
+    array([0, 3, 7, 9])
+    """
+    step = max(1, -(-len(values) // parts))
+    return np.unique(np.concatenate([values[:1], values[step - 1 :: step], values[-1:]]))
+
+
+def bin_counts(values: Scores, grid: Scores) -> Counts:
+    """How many of the sorted `values` are below, at, between, at, ..., above the points of `grid`.
+
+    The grid is sorted without repetition. Even entries count open bins, odd ones points of the
+    grid. The counts of parts of the data add up to those of the whole.
+
+    >>> bin_counts(np.array([1, 2, 2, 3, 5, 7]), grid=np.array([2, 5]))
+    array([1, 2, 1, 1, 1])
+    """
+    left, right = (np.searchsorted(values, grid, side=side) for side in ("left", "right"))
+    edges = np.stack([left, right], axis=1).ravel().astype(np.int64, copy=False)
+    return np.diff(edges, prepend=0, append=len(values))
+
+
+def binned_interval(ups: Counts, downs: Counts, level: float) -> AUC:
+    """The AUC and an interval that holds DeLong's, from the `bin_counts` of the two classes.
+
+    Only the order of pairs within an open bin is unknown. They count 1/2, so that the value is off
+    by at most
+
+        bound = 1/2 sum_b P_b N_b / (n+ n-)
+
+    over the open bins b, with P_b positives and N_b negatives. If the grid holds the
+    `cut_points(..., m)` of every worker's positives, b has less than 1/m of each worker's, hence of
+    all: P_b < n+/m, and bound < 1/(2m) sum_b N_b / n- <= 1/(2m). With those of the negatives it
+    also holds that N_b < n-/m.
+
+    A placement is off by at most N_b/(2 n-) for a positive and P_b/(2 n+) for a negative. A
+    standard deviation changes by no more than the root mean square of what its terms change by,
+    which limits the error of std_error to sqrt(1/(n+ - 1) + 1/(n- - 1))/(2m); the interval is
+    widened by what this is for the given counts, and by `bound`.
+
+    >>> ups, downs = bin_counts(np.array([2, 5, 9]), [4]), bin_counts(np.array([1, 4, 6]), [4])
+    >>> result = binned_interval(ups, downs, 0.95)  # not known: 2 > 1, 5 > 6, 9 > 6
+    >>> round(result.value, 3), round(result.bound, 3)
+    (0.611, 0.167)
+    """
+    n_ups, n_downs = int(ups.sum()), int(downs.sum())
+    wins, losses = _binned_wins(downs), _binned_wins(ups)
+    value = _dot(ups, wins) / (2 * n_ups * n_downs)
+    bound = _dot(ups[::2], downs[::2]) / (2 * n_ups * n_downs)
+    if bound == 0 and np.ptp(wins[ups > 0]) == 0 and np.ptp(losses[downs > 0]) == 0:
+        return _binomial_interval(value, min(n_ups, n_downs), level)
+    spread_ups = _binned_variance(ups, wins / (2 * n_downs)) / n_ups
+    spread_downs = _binned_variance(downs, losses / (2 * n_ups)) / n_downs
     error = math.sqrt(spread_ups + spread_downs)
-    reach = NormalDist().inv_cdf((1 + level) / 2) * error
-    return AUC(value, max(0.0, value - reach), min(1.0, value + reach), error)
+    slack = math.hypot(
+        _slack(ups[::2], downs[::2], n_ups, n_downs), _slack(downs[::2], ups[::2], n_downs, n_ups)
+    )
+    return _normal_interval(value, error, level, bound, slack)
+
+
+def _binomial_interval(value: float, pairs: int, level: float) -> AUC:
+    """Where all of `pairs` disjoint pairs came out the same."""
+    q = ((1 - level) / 2) ** (1 / pairs)
+    return AUC(value, value * q, 1 - (1 - value) * q, 0.0)
+
+
+def _normal_interval(
+    value: float, error: float, level: float, bound: float = 0.0, slack: float = 0.0
+) -> AUC:
+    """DeLong's, cut to [0, 1], for a value off by `bound` and a standard error off by `slack`."""
+    reach = NormalDist().inv_cdf((1 + level) / 2) * (error + slack) + bound
+    return AUC(value, max(0.0, value - reach), min(1.0, value + reach), error, bound)
 
 
 def _auc(ups: Scores, downs: Scores) -> float:
@@ -107,21 +233,54 @@ def _variance(doubled: Counts, scale: int) -> float:
     return 0.25 if len(doubled) == 1 else float(np.var(doubled / scale, ddof=1))
 
 
+def _binned_wins(others: Counts) -> Counts:
+    """For a sample in each bin, 2 #{others in lower bins} + #{others in its own}."""
+    return 2 * np.cumsum(others) - others
+
+
+def _dot(a: Counts, b: Counts) -> int:
+    """The sum of products in Python's integers: 10^10 samples have more pairs than int64 holds."""
+    return sum(map(mul, a.tolist(), b.tolist()))
+
+
+def _binned_variance(counts: Counts, placements: NDArray[np.float64]) -> float:
+    """The sample variance of placements that occur `counts` times; 1/4 if there is only one."""
+    n = int(counts.sum())
+    if n == 1:
+        return 0.25
+    mean = np.average(placements, weights=counts)
+    return float(np.dot(counts, (placements - mean) ** 2) / (n - 1))
+
+
+def _slack(mine: Counts, others: Counts, n: int, n_others: int) -> float:
+    """The most by which the order within open bins changes this class' part of std_error."""
+    if n == 1:
+        return 0.0
+    return math.sqrt(np.dot(mine, (others / (2 * n_others)) ** 2) / (n - 1) / n)
+
+
 def _split(
     values: Scores, positive: NDArray[np.bool_], column: int | None = None
 ) -> tuple[Scores, Scores]:
     """The sorted scores of the positives and of the negatives, at least one of each."""
     ups, downs = np.sort(values[positive]), np.sort(values[~positive])
-    if len(ups) == 0 or len(downs) == 0:
-        where = "" if column is None else f" in column {column}"
-        raise ValueError(
-            f"labels{where} with {len(ups)} positives and {len(downs)} negatives: "
-            "expected at least one of each; AUC compares the two classes, so evaluate on more data."
-        )
+    require_both(len(ups), len(downs), "" if column is None else f" in column {column}")
     return ups, downs
 
 
-def _checked(scores: Any, labels: Any) -> tuple[Scores, NDArray[np.bool_]]:
+def require_both(positives: int, negatives: int, where: str = "") -> None:
+    """Raise unless there is at least one of each class.
+
+    >>> require_both(1, 2)
+    """
+    if positives == 0 or negatives == 0:
+        raise ValueError(
+            f"labels{where} with {positives} positives and {negatives} negatives: "
+            "expected at least one of each; AUC compares the two classes, so evaluate on more data."
+        )
+
+
+def _checked(scores: Any, labels: Any, *, empty: bool = False) -> tuple[Scores, NDArray[np.bool_]]:
     """Scores without NaN and the mask of the positives, of one shape [N] or [N, C]."""
     values, marks = _array("scores", scores), _array("labels", labels)
     if values.shape != marks.shape or values.ndim not in (1, 2):
@@ -129,7 +288,7 @@ def _checked(scores: Any, labels: Any) -> tuple[Scores, NDArray[np.bool_]]:
             f"scores of shape {list(values.shape)} and labels of shape {list(marks.shape)}: "
             "expected the same shape, [N] or [N, C]; for scores of shape [N, 1] use scores[:, 0]."
         )
-    if values.size == 0:
+    if values.size == 0 and not empty:
         raise ValueError(
             f"scores and labels of shape {list(values.shape)} are empty: "
             "expected at least one positive and one negative; check what was selected."
@@ -137,6 +296,25 @@ def _checked(scores: Any, labels: Any) -> tuple[Scores, NDArray[np.bool_]]:
     _refuse_nan("scores", values, "look at the model's output, it may have diverged")
     _refuse_nan("labels", marks, "drop the samples without a label")
     return values, _positives(marks)
+
+
+def _refuse_columns(values: Scores) -> None:
+    if values.ndim != 1:
+        raise ValueError(
+            f"scores of shape {list(values.shape)}: expected [N]; call it once for each column."
+        )
+
+
+def _widened(values: Scores) -> Scores:
+    """`values` as int64 or float64, the same numbers."""
+    with np.errstate(over="ignore"):
+        wide = values.astype(np.float64 if values.dtype.kind == "f" else np.int64)
+    if (wide != values).any():
+        raise ValueError(
+            f"scores of type {values.dtype}: expected values that {wide.dtype} holds exactly; "
+            f"convert them, for example with .astype({wide.dtype.name!r})."
+        )
+    return wide
 
 
 def _array(name: str, values: Any) -> Scores:

@@ -18,7 +18,8 @@ class Stage:
     """One call of Algorithm 2: T `steps` of size eta `lr`, averaged every I `sync_every` steps.
 
     After it every worker draws m `dual_samples` to estimate alpha. A stage may be shorter than
-    `sync_every`: it closes with a round in any case.
+    `sync_every`: it closes with a round in any case. `local_every` steps, fewer than `sync_every`,
+    are the period of averaging inside each machine alone (None: never).
 
     >>> Stage(lr=0.1, steps=100, sync_every=64).rounds
     2
@@ -28,6 +29,7 @@ class Stage:
     steps: int
     sync_every: int = 1
     dual_samples: int = 1024
+    local_every: int | None = None
 
     def __post_init__(self) -> None:
         lr = real("lr", self.lr, above=0, remedy="use a positive step size, such as 0.1")
@@ -38,7 +40,16 @@ class Stage:
         samples = whole(
             "dual_samples", self.dual_samples, least=1, remedy="alpha is estimated from samples"
         )
-        for name, value in zip(self.__match_args__, (lr, steps, every, samples), strict=True):
+        local = self.local_every
+        if local is not None:
+            local = whole("local_every", local, least=1, remedy="use None not to average locally")
+            if local >= every:
+                raise ValueError(
+                    f"local_every={local} with sync_every={every}: expected less; machines average "
+                    "inside more often than across, and None means never."
+                )
+        values = (lr, steps, every, samples, local)
+        for name, value in zip(self.__match_args__, values, strict=True):
             object.__setattr__(self, name, value)
 
     @property
@@ -60,18 +71,20 @@ def geometric(
     factor: float = 3,
     grow_sync_every: bool = False,
     dual_samples: int = 1024,
+    local_every: int | None = None,
 ) -> list[Stage]:
     """The paper's experiments: the step size falls and the stages lengthen by `factor`.
 
         eta_s = eta_0 / factor^(s-1),  T_s = T_0 factor^(s-1),  s = 1..`stages`
 
     `lr` is eta_0 and `steps` T_0. I stays at `sync_every`, or with `grow_sync_every` also grows:
-    I_s = I_0 factor^(s-1). T and I are rounded up to integers.
+    I_s = I_0 factor^(s-1). T and I are rounded up to integers. `local_every` is the shorter period
+    of averaging inside each machine, the same in all stages.
 
     >>> [(round(s.lr, 4), s.steps, s.sync_every) for s in geometric(0.1, 2000, 3, sync_every=64)]
     [(0.1, 2000, 64), (0.0333, 6000, 64), (0.0111, 18000, 64)]
     """
-    first = Stage(lr, steps, sync_every, dual_samples)
+    first = Stage(lr, steps, sync_every, dual_samples, local_every)
     scales = _scales(factor, stages, first)
     return [
         Stage(
@@ -79,6 +92,7 @@ def geometric(
             steps=round_up(first.steps * scale),
             sync_every=round_up(first.sync_every * (scale if grow_sync_every else 1)),
             dual_samples=first.dual_samples,
+            local_every=first.local_every,
         )
         for scale in scales
     ]
@@ -109,7 +123,7 @@ def constant(
     """Equal stages: only the anchor and alpha are renewed between them.
 
     >>> constant(0.1, 500, stages=2, sync_every=8)[1]
-    Stage(lr=0.1, steps=500, sync_every=8, dual_samples=1024)
+    Stage(lr=0.1, steps=500, sync_every=8, dual_samples=1024, local_every=None)
     """
     return geometric(lr, steps, stages, sync_every, factor=1, dual_samples=dual_samples)
 
@@ -154,7 +168,7 @@ def theorem(
     """The stages of Theorem 1, from `codauc.theory.theorem1`, which also gives its gamma.
 
     >>> theorem(0.01, 4, 1, mu=0.5, L=2.0, G_h=1.0, pos_ratio=0.5)
-    [Stage(lr=0.04, steps=100, sync_every=3, dual_samples=189)]
+    [Stage(lr=0.04, steps=100, sync_every=3, dual_samples=189, local_every=None)]
     """
     plan = theorem1(lr0, workers, stages, mu=mu, L=L, G_h=G_h, pos_ratio=pos_ratio)
     return [

@@ -13,6 +13,7 @@ SOURCE = Path(codauc.__file__).parent
 
 # Each room may import from those above it only.
 ROOMS = [
+    "version",
     "checks",
     "objective",
     "theory",
@@ -28,11 +29,14 @@ ROOMS = [
     "parameters",
     "optim",
     "group",
+    "agreement",
+    "encoding",
     "averaging",
     "dual",
     "guards",
     "coda",
     "evaluation",
+    "processes",
     "launch",
     "report",
     "demo",

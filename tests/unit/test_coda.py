@@ -267,7 +267,7 @@ def test_a_stage_is_ceil_t_over_i_rounds_with_dual_estimates_apart(steps, sync_e
     assert stages[0].rounds == expected
     for counts, ledger, _ in launch(work, 2):
         assert counts == [(expected, 1), (2 * expected, 2)]
-        size = 4 * 4 + 2 * 4 + 5 + 2 * 4 + 3 + 2 * 2  # layers, a b alpha, two digits of counts
+        size = 4 * 4 + 2 * 4 + 5 + 2 * 4 + 3 + 2 * 2 + 2  # layers, a b alpha, digits, seconds
         tally = ledger.tallies["round"]
         assert tally.sent == tally.received == 2 * expected * size * 8
 
@@ -463,20 +463,22 @@ def test_a_state_saved_in_the_body_of_the_loop_continues_bit_for_bit():
         assert same(finish(fresh, Source(0, position)), expected)
 
 
-class Failing:
+class Failing(codauc.Group):
     """A group in which the n-th sum fails, after having spoilt the message."""
 
     def __init__(self, group, fail_at):
         self.inner, self.left = group, fail_at
         self.rank, self.size, self.ledger = group.rank, group.size, group.ledger
-        self.broadcast_, self.gather = group.broadcast_, group.gather
 
-    def sum_(self, tensor, kind):
-        self.left -= 1
-        if self.left == 0:
-            tensor.fill_(float("nan"))
-            raise LostError(kind)
-        self.inner.sum_(tensor, kind)
+    def start(self, call):
+        self.left -= call.name == "sum_"
+        if self.left == 0 and call.name == "sum_":
+            call.tensor.fill_(float("nan"))
+            raise LostError(call.kind)
+        return self.inner.start(call)
+
+    def machine(self):
+        return self.inner.machine()
 
 
 @pytest.mark.parametrize("renew", [False, True], ids=["same", "saved"])

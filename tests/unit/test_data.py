@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from codauc.data import Batches, binarise, even_shards, fashion_tiny, thin_negatives
+from codauc.data import Batches, binarise, cifar10, even_shards, fashion_tiny, thin_negatives
 
 few = settings(max_examples=60, deadline=None)
 seeds = st.integers(0, 2**63)
@@ -47,6 +47,74 @@ def test_labels_belong_to_their_images(images):
     means = torch.stack([train[images.train_y == c].mean(0) for c in range(10)])
     nearest = torch.cdist(images.test_x.flatten(1), means).argmin(1)
     assert (nearest == images.test_y).float().mean() > 0.6
+
+
+def archive(folder, sizes=(3, 1, 2, 4, 5, 6), seed=0):
+    """A small archive in CIFAR-10's layout; returns labels and pixels of both parts."""
+    folder.mkdir(parents=True, exist_ok=True)
+    names = [*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin"]
+    rng, labels, pixels = np.random.default_rng(seed), [], []
+    for name, size in zip(names, sizes, strict=True):
+        labels.append(rng.integers(0, 10, size, dtype=np.uint8))
+        pixels.append(rng.integers(0, 256, (size, 3, 32, 32), dtype=np.uint8))
+        rows = np.concatenate([labels[-1][:, None], pixels[-1].reshape(size, -1)], axis=1)
+        (folder / name).write_bytes(rows.tobytes())
+    train = np.concatenate(labels[:5]), np.concatenate(pixels[:5])
+    return train, (labels[5], pixels[5])
+
+
+@pytest.mark.parametrize("inside", [".", "cifar-10-batches-bin"])
+def test_cifar10_gives_every_record_in_order(tmp_path, inside):
+    (train_y, train), (test_y, test) = archive(tmp_path / inside)
+    found = cifar10(tmp_path)
+    assert found.train_x.dtype == found.test_x.dtype == torch.float32
+    assert found.train_y.dtype == found.test_y.dtype == torch.int64
+    assert found.train_x.shape == (15, 3, 32, 32)
+    assert found.train_y.tolist() == train_y.tolist()
+    assert found.test_y.tolist() == test_y.tolist()
+    mean = train.mean(axis=(0, 2, 3), keepdims=True)
+    std = train.std(axis=(0, 2, 3), keepdims=True)
+    for x, pixels in ((found.train_x, train), (found.test_x, test)):
+        np.testing.assert_allclose(x.numpy(), (pixels - mean) / std, atol=1e-5)
+
+
+def test_cifar10_takes_text_for_the_directory(tmp_path):
+    archive(tmp_path)
+    assert len(cifar10(str(tmp_path)).test_y) == 6
+
+
+def test_cifar10_of_one_colour_is_finite(tmp_path):
+    archive(tmp_path)
+    for path in tmp_path.iterdir():
+        path.write_bytes(bytes(3073))
+    assert not cifar10(tmp_path).train_x.any()
+
+
+def test_cifar10_says_what_is_missing(tmp_path):
+    with pytest.raises(ValueError, match=r"none' is not a directory: expected data_batch_1\.bin"):
+        cifar10(tmp_path / "none")
+    with pytest.raises(ValueError, match=r"has no data_batch_1\.bin: expected .* unpack"):
+        cifar10(tmp_path)
+    archive(tmp_path)
+    (tmp_path / "data_batch_4.bin").unlink()
+    with pytest.raises(ValueError, match=r"data_batch_4\.bin is missing: expected all six"):
+        cifar10(tmp_path)
+
+
+@pytest.mark.parametrize("keep", [0, 1, 3072, 3074])
+def test_cifar10_refuses_a_file_that_was_cut_off(tmp_path, keep):
+    archive(tmp_path)
+    path = tmp_path / "test_batch.bin"
+    path.write_bytes(path.read_bytes()[:keep])
+    with pytest.raises(ValueError, match=rf"test_batch\.bin has {keep} bytes: expected a multiple"):
+        cifar10(tmp_path)
+
+
+def test_cifar10_refuses_labels_above_9(tmp_path):
+    archive(tmp_path)
+    (tmp_path / "data_batch_2.bin").write_bytes(bytes([11, *bytes(3072)]))
+    with pytest.raises(ValueError, match="the label 11: expected 0 to 9"):
+        cifar10(tmp_path)
 
 
 @few

@@ -2,6 +2,7 @@
 
 import math
 from fractions import Fraction
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -10,7 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
 
-from codauc.metrics import auc, auc_interval
+from codauc.metrics import (
+    auc,
+    auc_interval,
+    bin_counts,
+    binned_interval,
+    cut_points,
+    parts_for,
+    sorted_classes,
+)
 
 SEEDED = settings(derandomize=True, deadline=None)
 
@@ -168,14 +177,14 @@ def test_a_wider_level_gives_a_wider_interval():
 def test_perfect_and_worst_auc_have_the_binomial_bound(n_pos, n_neg):
     labels = np.arange(n_pos + n_neg) < n_pos
     q = 0.025 ** (1 / min(n_pos, n_neg))
-    assert auc_interval(labels * 1.0, labels) == (1, pytest.approx(q), 1, 0)
-    assert auc_interval(labels * -1.0, labels) == (0, 0, pytest.approx(1 - q), 0)
+    assert auc_interval(labels * 1.0, labels) == (1, pytest.approx(q), 1, 0, 0)
+    assert auc_interval(labels * -1.0, labels) == (0, 0, pytest.approx(1 - q), 0, 0)
 
 
 def test_all_scores_tied_have_a_width_too():
     q = 0.025 ** (1 / 3)
     interval = auc_interval([0.3] * 7, [1, 1, 1, 0, 0, 0, 0])
-    assert interval == (0.5, pytest.approx(q / 2), pytest.approx(1 - q / 2), 0)
+    assert interval == (0.5, pytest.approx(q / 2), pytest.approx(1 - q / 2), 0, 0)
 
 
 @pytest.mark.parametrize("one_is_positive", [True, False])
@@ -237,3 +246,123 @@ def test_level_is_a_share(level):
 def test_misspelt_arguments_are_named():
     with pytest.raises(ValueError, match="did you mean 'level'"):
         auc_interval([0.1, 0.2], [0, 1], levl=0.9)
+
+
+@SEEDED
+@given(values=st.lists(HEAVY_TIES | FLOATS, max_size=60).map(np.sort), parts=st.integers(2, 70))
+def test_less_than_a_part_lies_between_cut_points_and_nothing_outside(values, parts):
+    cuts = cut_points(values, parts)
+    assert len(cuts) <= parts + 2
+    assert set(cuts) <= set(values)
+    assert np.all(np.diff(cuts) > 0)
+    between = bin_counts(values, cuts)[::2]
+    assert np.all(between * parts < max(1, len(values)))
+    assert between[0] == between[-1] == 0
+    if len(values) <= parts:
+        assert between.sum() == 0
+
+
+@SEEDED
+@given(
+    values=st.lists(HEAVY_TIES).map(np.sort), grid=st.lists(HEAVY_TIES, unique=True).map(np.sort)
+)
+def test_bin_counts_are_those_of_a_plain_loop(values, grid):
+    edges = [-math.inf, *grid, math.inf]
+    expected = [sum(edges[0] < v < edges[1] for v in values)]
+    for low, high in pairwise(edges[1:]):
+        expected += [sum(v == low for v in values), sum(low < v < high for v in values)]
+    assert bin_counts(values, grid).tolist() == expected
+
+
+@SEEDED
+@given(tolerance=st.floats(1e-12, 0.5, exclude_max=True))
+def test_parts_are_the_fewest_that_keep_the_tolerance(tolerance):
+    parts = parts_for(tolerance)
+    assert Fraction(1, 2 * parts) <= Fraction(tolerance) < Fraction(1, 2 * (parts - 1))
+
+
+def binned(scores, labels, tolerance, level=0.95):
+    classes, parts = sorted_classes(scores, labels), parts_for(tolerance)
+    grid = np.unique(np.concatenate([cut_points(values, parts) for values in classes]))
+    return binned_interval(*(bin_counts(values, grid) for values in classes), level)
+
+
+@SEEDED
+@given(
+    rows=samples(HEAVY_TIES) | samples(INTEGERS) | samples(FLOATS),
+    tolerance=st.floats(0.005, 0.499),
+)
+def test_binned_auc_is_within_its_bound_and_its_interval_holds_the_exact_one(rows, tolerance):
+    scores, labels = zip(*rows, strict=True)
+    exact, result = auc_interval(scores, labels), binned(scores, labels, tolerance)
+    assert abs(result.value - exact.value) <= result.bound + 1e-15
+    assert result.bound <= tolerance
+    assert result.low <= exact.low + 1e-12
+    assert result.high >= exact.high - 1e-12
+    ups, downs = sum(labels), len(labels) - sum(labels)
+    slack = tolerance * math.hypot(*(1 / math.sqrt(n - 1) for n in (ups, downs) if n > 1))
+    assert abs(result.std_error - exact.std_error) <= slack + 1e-12
+
+
+@SEEDED
+@given(rows=samples(HEAVY_TIES) | samples(FLOATS))
+def test_binned_auc_is_exact_if_one_class_has_few_samples(rows):
+    scores, labels = zip(*rows, strict=True)
+    few = min(sum(labels), len(labels) - sum(labels))
+    result = binned(scores, labels, tolerance=1 / (2 * max(few, 2)))
+    assert result == pytest.approx(auc_interval(scores, labels), abs=1e-12)
+    assert result.value == auc(scores, labels)
+    assert result.bound == 0
+
+
+@pytest.mark.parametrize("sign", [1, -1, 0])
+def test_binned_auc_of_separate_classes_or_all_ties_is_exact(sign):
+    rng = np.random.default_rng(0)
+    labels = rng.random(5000) < 0.3
+    scores = sign * (labels + rng.random(5000))
+    assert binned(scores, labels, tolerance=0.1) == auc_interval(scores, labels)
+
+
+def test_the_bound_is_reached_where_the_classes_are_in_order_within_a_bin():
+    scores, labels = np.arange(8), np.arange(8) >= 4
+    counts = [bin_counts(values, np.array([0, 7])) for values in sorted_classes(scores, labels)]
+    result = binned_interval(*counts, 0.95)
+    assert result.bound == 3 * 3 / 2 / 16
+    assert auc(scores, labels) - result.value == result.bound
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_the_binned_interval_holds_the_exact_one_where_the_error_is_all_that_counts(first):
+    """Between cut points come all of one class before the other; at a level near 0."""
+    tenth = np.repeat([0, 1, 0, 1], [199, 199, 1, 1]) ^ first
+    scores, labels = np.arange(4000), np.tile(tenth, 10)
+    exact = auc_interval(scores, labels, level=0.01)
+    result = binned(scores, labels, tolerance=0.05, level=0.01)
+    assert abs(result.value - exact.value) > 0.9 * result.bound > 0.04
+    assert 0 < result.low <= exact.low < exact.high <= result.high < 1
+
+
+def test_counts_of_more_pairs_than_int64_holds_do_not_overflow():
+    many = 10**10
+    result = binned_interval(np.array([0, 0, 0, many, 0]), np.array([0, many, 0, 0, 0]), 0.95)
+    assert result.value == 1.0
+    half = binned_interval(np.array([0, many, 0, many, 0]), np.array([0, many, 0, many, 0]), 0.95)
+    assert half.value == 0.5
+
+
+def test_classes_are_sorted_and_keep_their_numbers():
+    ups, downs = sorted_classes(torch.tensor([2.5, -math.inf, 1.0]).bfloat16(), [1, 0, 1])
+    assert ups.tolist() == [1.0, 2.5]
+    assert downs.tolist() == [-math.inf]
+    assert [len(values) for values in sorted_classes([], [])] == [0, 0]
+    assert sorted_classes(np.array([2**60 + 1, 2**60]), [1, 1])[0].tolist() == [2**60, 2**60 + 1]
+    with pytest.raises(ValueError, match="uint64: expected values that int64 holds exactly"):
+        sorted_classes(np.array([2**63], dtype=np.uint64), [1])
+    with pytest.raises(ValueError, match=r"scores of shape \[1, 1\]: expected \[N\]"):
+        sorted_classes([[0.1]], [[1]])
+
+
+@pytest.mark.parametrize("tolerance", [0, 0.5, -1, math.nan, "0.1"])
+def test_tolerance_is_between_0_and_a_half(tolerance):
+    with pytest.raises(ValueError, match=r"tolerance=.*: expected a number > 0 and < 0.5; use for"):
+        parts_for(tolerance)

@@ -2,25 +2,42 @@
 
 from __future__ import annotations
 
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
-from typing import Protocol
+from typing import Any, NamedTuple, Protocol
 
+import torch
 from torch import Tensor
+
+
+class GroupError(RuntimeError):
+    """The workers can no longer act together: one is gone, or does not answer."""
 
 
 @dataclass
 class Tally:
-    """What one kind of communication cost one worker."""
+    """What one kind of communication cost one worker: calls, bytes, seconds.
+
+    `seconds` is from the start of each call to its end; `waiting` the part of it in which others
+    had yet to come, `hidden` the part in which this worker computed.
+    """
 
     calls: int = 0
     sent: int = 0
     received: int = 0
     seconds: float = 0.0
+    waiting: float = 0.0
+    hidden: float = 0.0
 
 
 @dataclass
 class Ledger:
-    """Calls, bytes and seconds by kind: "start", "round" (averaging), "dual" (estimates of alpha).
+    """Calls, bytes and seconds of a worker by kind, and its seconds of computing in between.
+
+    Kinds: "start", "round" (averaging), "reply" (the second half of a compressed round), "inner"
+    (averaging inside a machine), "dual" (estimates of alpha), "evaluate".
 
     >>> ledger = Ledger()
     >>> ledger.add("round", sent=6, received=6, seconds=0.5)
@@ -29,14 +46,34 @@ class Ledger:
     """
 
     tallies: dict[str, Tally] = field(default_factory=dict)
+    computing: float = 0.0
+    _since: float | None = field(default=None, repr=False, compare=False)
 
     def add(self, kind: str, *, sent: int, received: int, seconds: float) -> None:
         """Enter one call."""
-        tally = self.tallies.setdefault(kind, Tally())
+        tally = self.of(kind)
         tally.calls += 1
         tally.sent += sent
         tally.received += received
         tally.seconds += seconds
+
+    def of(self, kind: str) -> Tally:
+        """The entries of one kind."""
+        return self.tallies.setdefault(kind, Tally())
+
+    def seconds(self, *kinds: str) -> float:
+        """How long communication of these kinds took."""
+        return sum(self.tallies[kind].seconds for kind in kinds if kind in self.tallies)
+
+    def stand_still(self) -> None:
+        """The worker stops computing, to communicate."""
+        if self._since is not None:
+            self.computing += time.perf_counter() - self._since
+        self._since = None
+
+    def go_on(self) -> None:
+        """The worker computes again."""
+        self._since = time.perf_counter()
 
     def calls(self, kind: str) -> int:
         """How often this kind of communication took place."""
@@ -57,47 +94,192 @@ class Ledger:
         """Bytes this worker received, of all kinds."""
         return sum(tally.received for tally in self.tallies.values())
 
-    def state_dict(self) -> dict[str, dict[str, float]]:
-        """The entries as plain numbers."""
-        return {kind: asdict(tally) for kind, tally in self.tallies.items()}
+    def record(self) -> dict[str, float]:
+        """The totals, for a history: rounds, bytes, and where the seconds went.
 
-    def load_state_dict(self, state: dict[str, dict[str, float]]) -> None:
-        """Take over saved entries."""
-        self.tallies = {
-            kind: Tally(int(t["calls"]), int(t["sent"]), int(t["received"]), float(t["seconds"]))
-            for kind, t in state.items()
+        `computing` lies between communications; `communicating` is what moving data took, `hidden`
+        the part of it that ran beside computing; `waiting` is for workers who came later.
+        """
+        tallies = self.tallies.values()
+        waiting = sum(tally.waiting for tally in tallies)
+        return {
+            "rounds": self.rounds,
+            "bytes_sent": self.bytes_sent,
+            "bytes_received": self.bytes_received,
+            "computing": self.computing,
+            "communicating": sum(tally.seconds for tally in tallies) - waiting,
+            "waiting": waiting,
+            "hidden": sum(tally.hidden for tally in tallies),
         }
 
+    def state_dict(self) -> dict[str, Any]:
+        """The entries as plain numbers."""
+        tallies = {kind: asdict(tally) for kind, tally in self.tallies.items()}
+        return {"tallies": tallies, "computing": self.computing}
 
-class Group(Protocol):
-    """One worker's view of K workers. Every worker makes the same calls in the same order."""
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over saved entries."""
+        self.tallies = {kind: Tally(**tally) for kind, tally in state["tallies"].items()}
+        self.computing, self._since = float(state["computing"]), None
+
+
+class Call(NamedTuple):
+    """One collective: what is given (`tensor`) and where the answer goes (`out`)."""
+
+    name: str
+    kind: str
+    tensor: Tensor
+    out: Tensor
+
+    def shape(self) -> tuple[str, str, torch.Size, torch.dtype]:
+        """What must be equal on all workers."""
+        return self.name, self.kind, self.tensor.shape, self.tensor.dtype
+
+    def __str__(self) -> str:
+        return f"{self.name}({list(self.tensor.shape)} {self.tensor.dtype}) for {self.kind!r}"
+
+    def traffic(self, rank: int, size: int) -> tuple[int, int]:
+        """Bytes sent and received by one worker, as gloo's algorithms move them.
+
+        `sum_` is a ring of two halves, `gather` a ring, `exchange` goes straight to each worker,
+        `broadcast_` down a binomial tree.
+        """
+        n, others = self.tensor.nbytes, size - 1
+        if self.name == "broadcast_":
+            return _children(rank, size) * n, n if rank else 0
+        share = {"sum_": 2 * others * n // size, "gather": others * n}.get(
+            self.name, others * n // size
+        )
+        return share, share
+
+
+def _children(rank: int, size: int) -> int:
+    """How many workers one worker passes a broadcast on to, in a binomial tree from 0."""
+    steps = (1 << i for i in range(size.bit_length()))
+    return sum(rank < step and rank + step < size for step in steps)
+
+
+class Pending(Protocol):
+    """A collective under way."""
+
+    def done(self) -> bool:
+        """Whether the answer is there."""
+
+    def wait(self) -> None:
+        """Stand still until it is; raise if it never will."""
+
+
+class Flight:
+    """A sequence of collectives with local work in between, which goes on while others compute."""
+
+    def __init__(self, group: Group, steps: Iterator[Pending]) -> None:
+        self._group, self._steps = group, steps
+        self._pending: Pending | None = None
+        self.landed = False
+        self._pass()
+
+    def advance(self) -> None:
+        """Go on as far as is possible without waiting."""
+        while not self.landed and self._pending is not None and self._pending.done():
+            self._pass()
+
+    def land(self) -> None:
+        """Wait for the end."""
+        while not self.landed:
+            self._pass()
+
+    def _pass(self) -> None:
+        pending, self._pending = self._pending, None
+        # Until the next collective is under way, whatever fails here ends the flight.
+        self.landed, self._group.flight = True, None
+        if pending is not None:
+            pending.wait()
+        self._pending = next(self._steps, None)
+        if self._pending is not None:
+            self.landed, self._group.flight = False, self
+
+
+class Group(ABC):
+    """One worker's view of K workers. Every worker makes the same calls in the same order.
+
+    A kind of group says how a `Call` is carried out, and which workers share a machine.
+    """
 
     rank: int
     size: int
     ledger: Ledger
+    flight: Flight | None = None  # collectives that go on while this worker computes
+
+    @abstractmethod
+    def start(self, call: Call) -> Pending:
+        """Begin a collective; enter it in the ledger when it is over."""
+
+    @abstractmethod
+    def machine(self) -> Group:
+        """The workers on this worker's machine, as a group of their own, with the same ledger."""
 
     def sum_(self, tensor: Tensor, kind: str) -> None:
         """Replace `tensor` by its sum over the workers, in place."""
+        self._in_place("sum_", kind, tensor)
 
     def broadcast_(self, tensor: Tensor, kind: str) -> None:
         """Replace `tensor` by worker 0's, in place."""
+        self._in_place("broadcast_", kind, tensor)
 
-    def gather(self, tensor: Tensor, kind: str) -> list[Tensor]:
-        """Every worker's tensor, in the order of ranks; all of one shape."""
+    def gather(self, tensor: Tensor, kind: str) -> Tensor:
+        """Every worker's tensor, stacked in the order of ranks; all are of one shape."""
+        self.settle()
+        mine = tensor.detach().contiguous()
+        out = mine.new_empty((self.size, *mine.shape))
+        self.start(Call("gather", kind, mine, out)).wait()
+        return out
+
+    def fly(self, steps: Iterator[Pending]) -> Flight:
+        """Begin collectives that go on while this worker computes; other calls wait for them."""
+        self.settle()
+        flight = Flight(self, steps)
+        flight.advance()
+        return flight
+
+    def settle(self) -> None:
+        """Wait for what is under way, so that all workers' calls keep one order."""
+        if self.flight is not None:
+            self.flight.land()
+
+    def _in_place(self, name: str, kind: str, tensor: Tensor) -> None:
+        self.settle()
+        given = tensor.detach()
+        dense = given.contiguous()
+        self.start(Call(name, kind, dense, dense)).wait()
+        if dense.data_ptr() != given.data_ptr():
+            given.copy_(dense)
 
 
-class LocalGroup:
-    """A single worker: nothing is sent and nothing enters the ledger."""
+class Done:
+    """A collective that is already over."""
+
+    def done(self) -> bool:
+        """Always."""
+        return True
+
+    def wait(self) -> None:
+        """Nothing to wait for."""
+
+
+class LocalGroup(Group):
+    """A single worker: nothing is sent, and only its seconds of computing enter the ledger."""
 
     def __init__(self) -> None:
         self.rank, self.size, self.ledger = 0, 1, Ledger()
 
-    def sum_(self, tensor: Tensor, kind: str) -> None:
-        """Leave the tensor: it is its own sum."""
+    def start(self, call: Call) -> Pending:
+        """Copy what was given to where the answer goes."""
+        self.ledger.stand_still()
+        if call.out is not call.tensor:
+            call.out.copy_(call.tensor.view_as(call.out))
+        self.ledger.go_on()
+        return Done()
 
-    def broadcast_(self, tensor: Tensor, kind: str) -> None:
-        """Leave the tensor: it is worker 0's."""
-
-    def gather(self, tensor: Tensor, kind: str) -> list[Tensor]:  # noqa: ARG002
-        """Just the one."""
-        return [tensor.clone()]
+    def machine(self) -> Group:
+        """Itself."""
+        return self

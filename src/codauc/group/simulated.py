@@ -12,9 +12,8 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import torch
-from torch import Tensor
 
-from codauc.group import Ledger
+from codauc.group import Call, Done, Group, Ledger, Pending
 from codauc.streams import random_state, seed_everything, set_random_state
 
 R = TypeVar("R")
@@ -24,108 +23,102 @@ class _Aborted(BaseException):
     """Ends a worker because another one failed."""
 
 
-class _Call(NamedTuple):
-    name: str
-    kind: str
-    tensor: Tensor
-
-    def shape(self) -> tuple[str, str, torch.Size, torch.dtype]:
-        return self.name, self.kind, self.tensor.shape, self.tensor.dtype
-
-    def __str__(self) -> str:
-        return f"{self.name}({list(self.tensor.shape)} {self.tensor.dtype}) for {self.kind!r}"
-
-
-class SimulatedGroup:
+class SimulatedGroup(Group):
     """A worker's view of a simulation; made by `run`."""
 
-    def __init__(self, simulation: _Simulation, rank: int) -> None:
-        self.rank, self.size, self.ledger = rank, simulation.size, Ledger()
-        self._simulation = simulation
+    def __init__(self, simulation: _Simulation, worker: int, members: range, machine: int) -> None:
+        self.rank, self.size = members.index(worker), len(members)
+        self.ledger = simulation.ledgers[worker]
+        self._simulation, self._worker = simulation, worker
+        self._members, self._machine = members, machine
 
-    def sum_(self, tensor: Tensor, kind: str) -> None:
-        """Sum in the order of ranks; accounted as a ring all-reduce: 2 (K-1)/K of the tensor."""
-        self._simulation.meet(self.rank, _Call("sum_", kind, tensor))
-        share = 2 * (self.size - 1) * tensor.nbytes // self.size
-        self._account(kind, sent=share, received=share)
+    def start(self, call: Call) -> Pending:
+        """Meet the other workers; all is over when they part."""
+        self.ledger.stand_still()
+        self._simulation.meet(self._worker, _Waiting(call, self._members))
+        sent, received = call.traffic(self.rank, self.size)
+        seconds = self._simulation.seconds / self.size
+        self.ledger.add(call.kind, sent=sent, received=received, seconds=seconds)
+        self.ledger.go_on()
+        return Done()
 
-    def broadcast_(self, tensor: Tensor, kind: str) -> None:
-        """Copy from worker 0, which sends the tensor to each of the others."""
-        self._simulation.meet(self.rank, _Call("broadcast_", kind, tensor))
-        first = self.rank == 0
-        self._account(
-            kind,
-            sent=(self.size - 1) * tensor.nbytes if first else 0,
-            received=0 if first else tensor.nbytes,
-        )
+    def machine(self) -> Group:
+        """The workers that `launch(..., machines=M)` put on one machine: neighbours by rank."""
+        first = self._worker // self._machine * self._machine
+        members = range(first, first + self._machine)
+        return SimulatedGroup(self._simulation, self._worker, members, self._machine)
 
-    def gather(self, tensor: Tensor, kind: str) -> list[Tensor]:
-        """All workers' tensors; accounted as a ring all-gather."""
-        gathered = self._simulation.meet(self.rank, _Call("gather", kind, tensor))
-        share = (self.size - 1) * tensor.nbytes
-        self._account(kind, sent=share, received=share)
-        return gathered
 
-    def _account(self, kind: str, sent: int, received: int) -> None:
-        self.ledger.add(
-            kind, sent=sent, received=received, seconds=self._simulation.seconds / self.size
-        )
+class _Waiting(NamedTuple):
+    """A call of one worker, and who takes part in it."""
+
+    call: Call
+    members: range
 
 
 class _Simulation:
     """Threads that pass a baton: exactly one worker runs at any time, in the order of ranks."""
 
-    def __init__(self, size: int) -> None:
-        self.size = size
+    def __init__(self, size: int, machine: int) -> None:
+        self.size, self.machine = size, machine
         self.batons = [threading.Semaphore(0) for _ in range(size)]
-        self.calls: list[_Call | None] = [None] * size
+        self.ledgers = [Ledger() for _ in range(size)]
+        self.waiting: list[_Waiting | None] = [None] * size
         self.ended = [False] * size
         self.failure: tuple[int, BaseException] | None = None
-        self.gathered: list[list[Tensor]] = []
         self.seconds = 0.0
         self.running: int | None = None
         # Python 3.11 takes a thread whose join() was interrupted for dead, so events tell instead.
         self.over = [threading.Event() for _ in range(size)]
 
-    def meet(self, rank: int, call: _Call) -> list[Tensor]:
-        """Wait until every worker is here; the last one does the work for all."""
-        self.calls[rank] = call
-        if self._is_last(rank):
-            self._perform()
+    def meet(self, worker: int, waiting: _Waiting) -> None:
+        """Wait until every member is here; when nobody can go on, what is complete is done."""
+        self.waiting[worker] = waiting
         state = random_state()
-        self._pass_on(rank)
-        self._wait(rank)
+        self._pass_on(worker)
+        self._wait(worker)
         set_random_state(state)
-        return self.gathered[rank]
 
-    def _is_last(self, rank: int) -> bool:
-        return all(self.ended[rank + 1 :])
-
-    def _perform(self) -> None:
-        calls = [call for call in self.calls if call is not None]
-        first = next(k for k, call in enumerate(self.calls) if call is not None)
-        for k, call in enumerate(self.calls):
-            if call is None:
-                raise RuntimeError(
-                    f"worker {k} has returned while worker {first} waits in {calls[0]}: "
-                    "every worker must take the same steps."
-                )
-            if call.shape() != calls[0].shape():
-                raise RuntimeError(
-                    f"worker {k} calls {call} while worker {first} calls {calls[0]}: every worker "
-                    "must have the same model and take the same steps."
-                )
-        start = time.perf_counter()
-        self.gathered = _collective(calls)
-        self.seconds = time.perf_counter() - start
-        self.calls = [None] * self.size
-
-    def _pass_on(self, rank: int) -> None:
-        """Hand the baton to the next worker that has not returned."""
-        order = [(rank + step) % self.size for step in range(1, self.size + 1)]
-        following = next((k for k in order if not self.ended[k]), None)
+    def _pass_on(self, worker: int) -> None:
+        """Hand the baton to the next worker that can go on."""
+        if self.failure is None and not any(self._can_go_on(k) for k in range(self.size)):
+            self._perform_all()
+            worker = -1  # all begin anew, in order
+        order = [(worker + step) % self.size for step in range(1, self.size + 1)]
+        able = self._can_go_on if self.failure is None else lambda k: not self.ended[k]
+        following = next((k for k in order if able(k)), None)
         if following is not None:
             self.batons[following].release()
+
+    def _can_go_on(self, worker: int) -> bool:
+        return not self.ended[worker] and self.waiting[worker] is None
+
+    def _perform_all(self) -> None:
+        """Carry out every collective whose members are all there; raise if there is none."""
+        waiting = {k: w for k, w in enumerate(self.waiting) if w is not None}
+        complete = {
+            w.members
+            for w in waiting.values()
+            if all(k in waiting and waiting[k].members == w.members for k in w.members)
+        }
+        if waiting and not complete:
+            raise RuntimeError(self._stuck(waiting))
+        start = time.perf_counter()
+        for members in complete:
+            _perform(members, [waiting[k].call for k in members])
+            for k in members:
+                self.waiting[k] = None
+        self.seconds = time.perf_counter() - start
+
+    def _stuck(self, waiting: dict[int, _Waiting]) -> str:
+        first = min(waiting)
+        members = waiting[first].members
+        k = next(k for k in members if k not in waiting or waiting[k].members != members)
+        does = "has returned" if k not in waiting else f"waits in {waiting[k].call} with others"
+        return (
+            f"worker {k} {does} while worker {first} waits in {waiting[first].call}: "
+            "every worker must take the same steps."
+        )
 
     def _wait(self, rank: int) -> None:
         self.batons[rank].acquire()
@@ -133,12 +126,12 @@ class _Simulation:
         if self.failure is not None:
             raise _Aborted
 
-    def work(self, rank: int, function: Callable[[SimulatedGroup], Any], seed: int) -> Any:
+    def work(self, rank: int, function: Callable[[Group], Any], seed: int) -> Any:
         """The body of a worker's thread."""
         try:
             self._wait(rank)
             seed_everything(seed, rank)
-            result = function(SimulatedGroup(self, rank))
+            result = function(SimulatedGroup(self, rank, range(self.size), self.machine))
         except _Aborted:
             result = None
         except BaseException as error:
@@ -146,12 +139,11 @@ class _Simulation:
             if self.failure is None:
                 self.failure = (rank, error)
         self.ended[rank] = True
-        if self.failure is None and self._is_last(rank) and any(self.calls):
-            try:
-                self._perform()
-            except RuntimeError as error:
-                self.failure = (rank, error)
-        self._pass_on(rank)
+        try:
+            self._pass_on(rank)
+        except RuntimeError as error:
+            self.failure = (rank, error)
+            self._pass_on(rank)
         return result
 
     def stop(self, error: BaseException, threads: list[threading.Thread]) -> None:
@@ -164,7 +156,7 @@ class _Simulation:
             )
 
 
-def run(function: Callable[[SimulatedGroup], R], workers: int, seed: int = 0) -> list[R]:
+def run(function: Callable[[Group], R], workers: int, seed: int = 0, machines: int = 1) -> list[R]:
     """Call `function(group)` once for each of `workers`, and return the results by rank.
 
     Each worker has its own random streams, seeded by (seed, rank). Runs are deterministic. The
@@ -177,7 +169,7 @@ def run(function: Callable[[SimulatedGroup], R], workers: int, seed: int = 0) ->
     >>> run(total, workers=3)
     [3.0, 3.0, 3.0]
     """
-    simulation = _Simulation(workers)
+    simulation = _Simulation(workers, workers // machines)
     results: list[Any] = [None] * workers
 
     settings = _thread_settings()
@@ -253,13 +245,21 @@ def _numbered(failure: tuple[int, BaseException], workers: int) -> BaseException
 
 
 @torch.no_grad()
-def _collective(calls: list[_Call]) -> list[list[Tensor]]:
-    tensors = [call.tensor for call in calls]
-    if calls[0].name == "gather":
-        return [[tensor.clone() for tensor in tensors] for _ in tensors]
+def _perform(members: range, calls: list[Call]) -> None:
+    for k, call in zip(members, calls, strict=True):
+        if call.shape() != calls[0].shape():
+            raise RuntimeError(
+                f"worker {k} calls {call} while worker {members[0]} calls {calls[0]}: every worker "
+                "must have the same model and take the same steps."
+            )
+    given = [call.tensor for call in calls]
     if calls[0].name == "sum_":
-        for tensor in tensors[1:]:
-            tensors[0].add_(tensor)
-    for tensor in tensors[1:]:
-        tensor.copy_(tensors[0])
-    return [[] for _ in tensors]
+        for tensor in given[1:]:
+            given[0].add_(tensor)
+    for k, call in enumerate(calls):
+        if call.name == "gather":
+            torch.stack(given, out=call.out.view(len(given), *call.tensor.shape))
+        elif call.name == "exchange":
+            torch.stack([tensor[k] for tensor in given], out=call.out)
+        elif k:
+            call.out.copy_(given[0])

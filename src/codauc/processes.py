@@ -1,0 +1,230 @@
+"""Workers as processes of this machine, through torch's own elastic launcher."""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import ctypes
+import io
+import json
+import logging
+import multiprocessing
+import os
+import pickle
+import signal
+import sys
+import threading
+import time
+import traceback
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, TypeVar
+
+import torch
+
+from codauc.group import Group, GroupError
+from codauc.group.distributed import distributed, share_cores
+from codauc.streams import seed_everything
+
+R = TypeVar("R")
+
+_PDEATHSIG = 1  # prctl: the signal to get when the parent ends
+
+
+def run_processes(
+    function: Callable[[Group], R], workers: int, seed: int, timeout: float
+) -> list[R]:
+    """Call `function(group)` in `workers` processes; return the results by rank.
+
+    The first error of a worker ends all of them and is raised here with the worker's number.
+    """
+    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    _check_can_be_sent(function)
+    with TemporaryDirectory(prefix="codauc-") as directory, _as_before(), _quiet():
+        config = LaunchConfig(
+            min_nodes=1,
+            max_nodes=1,
+            nproc_per_node=workers,
+            run_id=uuid.uuid4().hex,
+            rdzv_backend="c10d",
+            rdzv_endpoint="127.0.0.1:0",
+            local_addr="127.0.0.1",
+            max_restarts=0,
+            start_method="spawn",
+            logs_specs=DefaultLogsSpecs(log_dir=directory),
+        )
+        arguments = (function, seed, timeout, directory, os.getpid())
+        try:
+            results = elastic_launch(config, _work)(*arguments)
+        except ChildFailedError as error:
+            codes = {rank: failure.exitcode for rank, failure in error.failures.items()}
+            raise _failure(Path(directory), codes, workers) from None
+        except SignalException as error:
+            caught = error.sigval
+        else:
+            return [_unpacked(results[rank]) for rank in range(workers)]
+    signal.raise_signal(caught)  # the workers are gone; now as if nobody had caught it
+    raise KeyboardInterrupt
+
+
+def _work(
+    function: Callable[[Group], Any], seed: int, timeout: float, directory: str, parent: int
+) -> bytes:
+    """The body of a worker's process."""
+    _end_with(parent)
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    share_cores(size)
+    try:
+        with distributed(timeout=timeout) as group:
+            seed_everything(seed, rank)
+            return _packed(function(group))
+    except SystemExit as left:
+        # It would look like success, and the launcher would wait for a result for ever.
+        error = RuntimeError(f"sys.exit({left.code!r}) in the worker")
+        _note_failure(Path(directory), rank, error)
+        raise error from None
+    except Exception as error:
+        _note_failure(Path(directory), rank, error)
+        raise
+
+
+def _end_with(parent: int) -> None:
+    """Let this process end when its parent does, however that ends."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != parent:
+        raise SystemExit("the process that started this worker is gone")
+
+
+def _packed(result: Any) -> bytes:
+    """The result as bytes; torch's own format stores a shared vector once."""
+    buffer = io.BytesIO()
+    try:
+        torch.save(result, buffer)
+    except Exception as error:
+        raise ValueError(
+            f"the function's result, {type(result).__name__}, cannot be sent from the worker's "
+            f"process ({error}); return numbers, tensors, a module or a state_dict()."
+        ) from None
+    return buffer.getvalue()
+
+
+def _unpacked(data: bytes) -> Any:
+    return torch.load(io.BytesIO(data), weights_only=False)  # of this program's own making
+
+
+def _note_failure(directory: Path, rank: int, error: BaseException) -> None:
+    note = {
+        "type": type(error).__name__,
+        "message": str(error),
+        "traceback": "".join(traceback.format_exception(error)),
+        "follows": isinstance(error, GroupError),  # another worker's failure came first
+        "time": time.time(),
+    }
+    draft = directory / f"{rank}.draft"
+    draft.write_text(json.dumps(note), encoding="utf-8")
+    draft.rename(directory / f"{rank}.failure")
+
+
+def _failure(directory: Path, codes: dict[int, int], workers: int) -> BaseException:
+    """The error of the worker who failed first, of its own type where Python has it built in."""
+    notes = [
+        (int(path.stem), json.loads(path.read_text(encoding="utf-8")))
+        for path in directory.glob("*.failure")
+    ]
+    killed = {rank: -code for rank, code in codes.items() if code < 0}
+    if killed and all(note["follows"] for _, note in notes):
+        rank = min(killed)
+        name = signal.Signals(killed[rank]).name
+        return GroupError(
+            f"worker {rank} of {workers} was killed by {name}; {_HINTS.get(name, '')}"
+        )
+    if not notes:
+        rank, code = min(codes.items())
+        return RuntimeError(
+            f"worker {rank} of {workers} ended with code {code} before it could begin; its own "
+            "message is above. Is the call of launch() under `if __name__ == '__main__':`?"
+        )
+    rank, note = min(notes, key=lambda item: (item[1]["follows"], item[1]["time"]))
+    number = f"worker {rank} of {workers}"
+    text = note["message"].removeprefix(f"{number}: ")
+    error = _as_type(note["type"], number, text)
+    error.add_note(f"in the worker:\n{note['traceback'].rstrip()}")
+    return error
+
+
+def _as_type(name: str, number: str, text: str) -> Exception:
+    if name == "GroupError":
+        return GroupError(text if text.startswith(number) else f"{number}: {text}")
+    kind = getattr(builtins, name, None)
+    if isinstance(kind, type) and issubclass(kind, Exception):
+        with contextlib.suppress(TypeError):  # some ask for more than a message
+            return kind(f"{number}: {text}")
+    return RuntimeError(f"{number}: {name}: {text}")
+
+
+_HINTS = {
+    "SIGKILL": "the system kills processes that use too much memory: see its log",
+    "SIGABRT": "it may have made another call than the other workers: all must take the same steps",
+    "SIGSEGV": "a library crashed in it: see its messages above",
+}
+
+
+def _check_can_be_sent(function: Callable[..., Any]) -> None:
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        raise RuntimeError(
+            "launch() was reached while a worker imports this program: put the call under "
+            "`if __name__ == '__main__':`."
+        )
+    main = sys.modules["__main__"]
+    try:
+        data = pickle.dumps(function)
+    except Exception as error:
+        raise ValueError(
+            f"{function!r} cannot be sent to processes ({error}): expected a function defined at "
+            "the top of a module, or functools.partial of one; or use simulate=True."
+        ) from None
+    if b"__main__" in data and not hasattr(main, "__file__"):
+        raise ValueError(
+            f"{function!r} was defined in a notebook or at a prompt, where processes cannot find "
+            "it: put it into a file and import it; or use simulate=True."
+        )
+
+
+@contextlib.contextmanager
+def _as_before() -> Iterator[None]:
+    """Put back what the elastic launcher changes and leaves so: signals, a variable."""
+    name = "TORCHELASTIC_SIGNALS_TO_HANDLE"
+    variable = os.environ.get(name)
+    here = threading.current_thread() is threading.main_thread()
+    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT) if here else ()
+    handlers = {number: signal.getsignal(number) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        os.environ.pop(name, None)
+        if variable is not None:
+            os.environ[name] = variable
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Silence the elastic launcher's log: the error raised here says more, once."""
+    roots = ("torch.distributed.elastic", "torch.multiprocessing")
+    names = [*roots, *(n for n in logging.root.manager.loggerDict if n.startswith(roots))]
+    loggers = [logging.getLogger(name) for name in names]
+    levels = [each.level for each in loggers]
+    for each in loggers:
+        each.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        for each, level in zip(loggers, levels, strict=True):
+            each.setLevel(level)
