@@ -69,7 +69,7 @@ class Averager:
     @torch.no_grad()
     def round(self, *, closing: bool = False) -> None:
         """Replace the state by its mean; a stage's closing round carries the stage's result."""
-        if self._alone() and not closing:
+        if not closing and self._alone():
             return
         self._write(self.opt.result if closing and self.opt.steps else None)
         self._send().land()

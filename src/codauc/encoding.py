@@ -11,7 +11,7 @@ from torch import Tensor
 from codauc.group import Call, Group, Pending
 
 COMPRESSIONS = ("bf16", "int8")
-_BLOCK = 256  # weights that share a scale in int8
+_BLOCK = {"bf16": 1, "int8": 256}  # weights that share a scale
 
 
 class Encoding(Protocol):
@@ -70,19 +70,20 @@ class Compressed:
     def __init__(
         self, group: Group, weights: list[slice], state: int, message: Tensor, name: str
     ) -> None:
-        self.group, self.weights, self.name = group, weights, name
+        self.group, self.weights = group, weights
         size, k = len(message), group.size
         edges = [0, *(edge for part in weights for edge in (part.start, part.stop)), size]
         self.exact = [slice(a, b) for a, b in zip(edges[::2], edges[1::2], strict=True) if a < b]
         self.count = sum(part.stop - part.start for part in weights)
         self.averaged = state - self.count  # exact numbers that are averaged; the others are summed
-        blocks = -(-self.count // (k * _BLOCK))  # of each worker's part
+        block = _BLOCK[name]
+        blocks = -(-self.count // (k * block))  # of each worker's part
         rest = -(-sum(part.stop - part.start for part in self.exact) // k)
-        self.sent, self.got, self.back = (_Rows(k, rest, blocks, message, name) for _ in range(3))
-        self.mine = _Rows(1, rest, blocks, message, name)
+        self.sent, self.got, self.back = (_Rows(k, rest, blocks, block, message) for _ in range(3))
+        self.mine = _Rows(1, rest, blocks, block, message)
 
         def vector(rows: int) -> Tensor:
-            return message.new_zeros(rows, blocks * _BLOCK)
+            return message.new_zeros(rows, blocks * block)
 
         self.change, self.scratch, self.error = vector(k), vector(k), vector(k)
         self.answer, self.owner_error = vector(1), vector(1)
@@ -156,10 +157,10 @@ class Compressed:
 class _Rows:
     """Rows of bytes, one for each worker's part: exact numbers, scales, codes."""
 
-    def __init__(self, rows: int, rest: int, blocks: int, like: Tensor, name: str) -> None:
-        self.blocks, self.scaled = blocks, name == "int8"
+    def __init__(self, rows: int, rest: int, blocks: int, block: int, like: Tensor) -> None:
+        self.blocks, self.scaled = blocks, block > 1
         code = torch.int8 if self.scaled else torch.bfloat16
-        sizes = [rest * like.itemsize, 4 * blocks * self.scaled, blocks * _BLOCK * code.itemsize]
+        sizes = [rest * like.itemsize, 4 * blocks * self.scaled, blocks * block * code.itemsize]
         row = -(-sum(sizes) // 8) * 8  # so that wider numbers can be viewed in every row
         self.data = torch.zeros(rows, row, dtype=torch.uint8, device=like.device)
         ends = [sizes[0], sizes[0] + sizes[1], sum(sizes)]
@@ -186,7 +187,7 @@ class _Rows:
             self._by_block(values).mul_(self.scales.unsqueeze(2))
 
     def _by_block(self, values: Tensor) -> Tensor:
-        return values.view(len(values), self.blocks, _BLOCK)
+        return values.view(len(values), self.blocks, -1)
 
 
 def encoding(

@@ -1,0 +1,6 @@
+"""Workers' processes import their functions from `workers.py` in this directory."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))

@@ -1,0 +1,207 @@
+"""What the workers of these tests do, where their processes can import it."""
+
+import itertools
+import os
+import signal
+import sys
+import time
+
+import torch
+from torch import nn
+
+import codauc
+from codauc.evaluation import evaluate
+
+SCENARIOS = {
+    "plain": {},
+    "last iterate, momentum": {"opt": {"average": False, "momentum": 0.9}},
+    "unknown ratio, pooled": {"pos_ratio": None, "coda": {"dual": "pooled"}},
+    "bf16": {"coda": {"compress": "bf16"}},
+    "int8": {"coda": {"compress": "int8"}},
+    "delayed": {"coda": {"delay": 3}},
+    "int8, delayed": {"coda": {"compress": "int8", "delay": 2}},
+    "inner": {"stage": {"local_every": 2}},
+    "inner, delayed": {"stage": {"local_every": 2}, "coda": {"delay": 3}},
+}
+
+
+class Net(nn.Module):
+    """A network with statistics and with random numbers."""
+
+    def __init__(self, columns=3):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(columns, 8), nn.BatchNorm1d(8), nn.Tanh())
+        self.head = nn.Sequential(nn.Dropout(0.2), nn.Linear(8, 1))
+
+    def forward(self, x):
+        return self.head(self.body(x))
+
+
+def shard(rank, dtype, size=60):
+    """A worker's data, with both classes."""
+    generator = torch.Generator().manual_seed(1 + rank)
+    y = torch.arange(size) % (3 + rank % 2) == 0
+    return torch.randn(size, 3, dtype=dtype, generator=generator) + y[:, None], y
+
+
+def batches(x, y, size=5):
+    """Endless batches in a fixed order."""
+    for start in itertools.cycle(range(0, len(x), size)):
+        yield x[start : start + size], y[start : start + size]
+
+
+def train(group, stages, dtype, *, pos_ratio=0.3, opt=None, coda=None, stage=None, state=None):
+    """Train by the engine; return everything that should be equal however the workers run."""
+    del stage
+    torch.manual_seed(100 + group.rank)
+    model, loss = Net().to(dtype), codauc.MinMaxAUCLoss(pos_ratio=pos_ratio).to(dtype)
+    optimizer = codauc.PPDSG(model, loss, lr=0.3, gamma=2.0, **(opt or {}))
+    engine = codauc.CoDA(optimizer, group, **(coda or {}))
+    x, y = shard(group.rank, dtype)
+    source = batches(x, y)
+    for each in stages:
+        for features, labels in engine.stage(each, source):
+            optimizer.zero_grad()
+            loss(model(features), labels).backward()
+            optimizer.step()
+    tensors = {**model.state_dict(), **loss.state_dict()}
+    tensors |= {f"average {i}": vector for i, vector in enumerate(optimizer.averages)}
+    ledger = group.ledger.state_dict()["tallies"]
+    counted = {kind: [t["calls"], t["sent"], t["received"]] for kind, t in ledger.items()}
+    return {name: tensor.clone() for name, tensor in tensors.items()}, counted
+
+
+def stages_of(scenario):
+    """Three stages of four steps and more, so that rounds fall on and between stages' ends."""
+    return codauc.geometric(
+        0.3, 10, 3, sync_every=4, factor=1.5, dual_samples=12, **scenario.get("stage", {})
+    )
+
+
+def all_scenarios(group):
+    """Every scenario, in float64 over three stages and in float32 over one round."""
+    results = {}
+    for name, scenario in SCENARIOS.items():
+        results[name] = train(group, stages_of(scenario), torch.float64, **scenario)
+        first = codauc.Stage(0.3, 4, 4, 12)
+        quick = {**scenario, "coda": {**scenario.get("coda", {})}}
+        quick["coda"].pop("delay", None)
+        results[name, "float32"] = train(group, [first], torch.float32, **quick)
+    return results
+
+
+def evaluations(group):
+    """The AUC of shards of length 0, 7, 14, ... of one set, exact and with a tolerance."""
+    x, y = whole_set(group.size)
+    start = 7 * group.rank * (group.rank - 1) // 2
+    mine = slice(start, start + 7 * group.rank)
+    model = nn.Linear(3, 1)
+    for parameter in model.parameters():
+        parameter.data.fill_(1.0)
+    exact = evaluate(model, x[mine], y[mine], group=group)
+    return exact, evaluate(model, x[mine], y[mine], group=group, tolerance=0.01)
+
+
+def whole_set(workers):
+    """All samples of `evaluations`, with ties."""
+    generator = torch.Generator().manual_seed(3)
+    size = 7 * workers * (workers - 1) // 2
+    x = torch.randint(-3, 3, (size, 3), generator=generator).float()
+    return x, torch.arange(size) % 4 == 0
+
+
+def where(group):
+    """Who and where a worker is."""
+    total = torch.ones(1)
+    group.machine().sum_(total, "inner")
+    return group.rank, group.size, torch.get_num_threads(), torch.rand(()).item(), total.item()
+
+
+def model_of_worker_0(group):
+    """A result that shares one vector among many tensors."""
+    model, loss = Net(), codauc.MinMaxAUCLoss(pos_ratio=0.5)
+    codauc.CoDA(codauc.PPDSG(model, loss), group)
+    return model
+
+
+def unsendable(group):
+    """A result that no process can send."""
+    return lambda: group
+
+
+def different_models(group):
+    """Worker 1 has another width of input."""
+    model = Net(columns=4 if group.rank == 1 else 3)
+    codauc.CoDA(codauc.PPDSG(model, codauc.MinMaxAUCLoss(pos_ratio=0.5)), group)
+
+
+def different_columns(group):
+    """Worker 1's file has its columns in another order."""
+    columns = ["age", "dose"] if group.rank == 0 else ["dose", "age"]
+    opt = codauc.PPDSG(Net(), codauc.MinMaxAUCLoss(pos_ratio=0.5))
+    codauc.CoDA(opt, group, settings={"columns": columns})
+
+
+def different_stages(group):
+    """Worker 1 has another schedule."""
+    opt = codauc.PPDSG(Net(), codauc.MinMaxAUCLoss(pos_ratio=0.5))
+    stage = codauc.Stage(0.1, 10, 2 + group.rank)
+    codauc.CoDA(opt, group).stage(stage, [(torch.zeros(1, 3), torch.ones(1))])
+
+
+def meet(group):
+    """A collective of no interest."""
+    group.sum_(torch.zeros(3), "round")
+
+
+def returns_early(group):
+    """Worker 1 goes home."""
+    if group.rank != 1:
+        meet(group)
+
+
+def raises(group):
+    """Worker 1 has a problem of its own."""
+    if group.rank == 1:
+        raise ValueError("the file of this worker is empty")
+    meet(group)
+
+
+def own_error(group):
+    """Worker 1 raises an error that Python does not know."""
+    if group.rank == 1:
+        raise OwnError("strange")
+    meet(group)
+
+
+class OwnError(Exception):
+    """Not one of Python's."""
+
+
+def exits(group):
+    """Worker 1 calls sys.exit."""
+    if group.rank == 1:
+        sys.exit(0)
+    meet(group)
+
+
+def is_killed(group):
+    """Worker 1 is killed."""
+    if group.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    meet(group)
+
+
+def stops(group):
+    """Worker 1 no longer answers."""
+    if group.rank == 1:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    meet(group)
+
+
+def writes_pid_and_waits(group, directory):
+    """Leave the process's number, then wait in a collective for a worker that sleeps."""
+    (directory / str(group.rank)).write_text(str(os.getpid()))
+    if group.rank == 1:
+        time.sleep(600)
+    meet(group)

@@ -1,0 +1,408 @@
+"""Claims about rounds that are compressed, delayed, or made inside a machine first."""
+
+import itertools
+
+import pytest
+import torch
+from torch import nn
+
+import codauc
+from codauc.encoding import Compressed
+
+DTYPE = torch.float64
+STAGE = codauc.Stage(0.3, 22, 5, 8)
+
+
+def net(seed=0, width=6, dtype=DTYPE):
+    torch.manual_seed(seed)
+    layers = [nn.Linear(3, width), nn.BatchNorm1d(width), nn.Tanh(), nn.Linear(width, 1)]
+    return nn.Sequential(*layers).to(dtype)
+
+
+def batches(rank, dtype=DTYPE, start=0):
+    """Endless batches of a worker, from a position on."""
+    for index in itertools.count(start):
+        generator = torch.Generator().manual_seed(1000 * rank + index)
+        y = torch.arange(6) % 3 == 0
+        yield torch.randn(6, 3, dtype=dtype, generator=generator) + (1 + rank) * y[:, None], y
+
+
+class Run:
+    """One worker's training."""
+
+    def __init__(self, group=None, dtype=DTYPE, ratio=1 / 3, watch=None, opt=None, **coda):
+        self.model = net(dtype=dtype)
+        self.loss = codauc.MinMaxAUCLoss(pos_ratio=ratio)
+        self.loss.to(torch.promote_types(dtype, torch.float32))
+        self.opt = codauc.PPDSG(self.model, self.loss, lr=0.3, gamma=2.0, **(opt or {}))
+        self.rank = 0 if group is None else group.rank
+        if watch is not None:
+            self.opt.register_step_post_hook(lambda *_: watch(self))
+        self.coda = codauc.CoDA(self.opt, group, **coda)
+        self.position, self.dtype = 0, dtype
+
+    def source(self):
+        for batch in batches(self.rank, self.dtype, self.position):
+            self.position += 1
+            yield batch
+
+    def train(self, stage=STAGE, leave_at=None):
+        for x, y in self.coda.stage(stage, self.source()):
+            self.opt.zero_grad()
+            self.loss(self.model(x), y).backward()
+            self.opt.step()
+            if self.opt.steps == leave_at:
+                return self
+        return self
+
+    @property
+    def vector(self):
+        return self.opt.flat.vectors[0].clone()
+
+
+def simulate(function, workers, **options):
+    return codauc.launch(function, workers=workers, simulate=True, **options)
+
+
+def result(stage=STAGE, workers=3, machines=1, **options):
+    """The final vectors of all workers."""
+    return simulate(lambda g: Run(g, **options).train(stage).vector, workers, machines=machines)
+
+
+# Delay
+
+
+def by_hand(stage, workers, delay, machine=None):
+    """The algorithm in a plain loop over optimizers, without engine, group or message."""
+    runs = [Run() for _ in range(workers)]
+    for rank, run in enumerate(runs):
+        run.rank = rank
+        run.opt.begin_stage(stage.lr)
+    sources = [run.source() for run in runs]
+    vectors = [run.opt.flat.vectors[0] for run in runs]
+    steered = runs[0].opt.flat.steered_sizes[0]
+    machine = workers if machine is None else machine
+    kept = None
+    for step in range(1, stage.steps + 1):
+        for run, source in zip(runs, sources, strict=True):
+            x, y = next(source)
+            run.opt.zero_grad()
+            run.loss(run.model(x), y).backward()
+            type(run.opt).step.__wrapped__(run.opt)  # without the engine's hooks
+        if kept is not None and step == kept[0] + delay:
+            _, mean, before = kept
+            for vector, old in zip(vectors, before, strict=True):
+                vector[:steered] += mean[:steered] - old[:steered]
+                vector[steered:] = mean[steered:]
+            kept = None
+        outer = step % stage.sync_every == 0 and step < stage.steps
+        inner = stage.local_every and step % stage.local_every == 0 and step < stage.steps
+        if (inner or (stage.local_every and outer)) and (delay or not outer):
+            for first in range(0, workers, machine):
+                mean = sum(vectors[first : first + machine]) / machine
+                for vector in vectors[first : first + machine]:
+                    vector.copy_(mean)
+        if outer:
+            mean, before = sum(vectors) / workers, [vector.clone() for vector in vectors]
+            if delay:
+                kept = (step, mean, before)
+            else:
+                for vector in vectors:
+                    vector.copy_(mean)
+    primal = runs[0].opt.flat.primal_sizes[0]
+    return sum(run.opt.averages[0] for run in runs)[:primal] / workers
+
+
+@pytest.mark.parametrize("delay", [0, 1, 3, 4])
+def test_a_round_takes_effect_exactly_delay_steps_later_as_a_correction(delay):
+    expected = by_hand(STAGE, 3, delay)
+    for vector in result(delay=delay):
+        assert (vector[: len(expected)] - expected).abs().max() < 1e-12
+
+
+def test_delays_differ_and_no_delay_is_the_plain_algorithm_bit_for_bit():
+    results = [result(delay=delay)[0] for delay in (0, 1, 3)]
+    assert torch.equal(results[0], result()[0])
+    for first, second in itertools.combinations(results, 2):
+        assert not torch.equal(first, second)
+
+
+def test_a_delayed_correction_keeps_variances_positive():
+    def watch(run):
+        assert run.model[1].running_var.min() > 0
+
+    def work(group):
+        run = Run(group, delay=9, watch=watch)
+        with torch.no_grad():  # one worker's variance is far above the others'
+            run.model[1].running_var.fill_(1000.0 if group.rank == 0 else 1e-3)
+        run.train(codauc.Stage(0.3, 40, 10, 8))
+
+    simulate(work, 3)
+
+
+def test_labels_seen_while_a_round_is_under_way_are_counted_once():
+    def work(group):
+        run = Run(group, ratio=None, delay=3)
+        run.train(codauc.Stage(0.3, 20, 5, 8))
+        return run.loss.counts.clone(), run.loss.seen.clone()
+
+    results = simulate(work, 3)
+    total = sum(seen for _, seen in results)
+    # the estimate of alpha after the closing round counts no labels
+    for counts, _ in results:
+        assert torch.equal(counts, total)
+
+
+# Compression
+
+
+@pytest.mark.parametrize(("compress", "limit"), [("bf16", 0.51), ("int8", 0.27)])
+@pytest.mark.parametrize("workers", [2, 3, 4, 16])
+def test_compressed_rounds_send_so_many_of_the_plain_bytes(compress, limit, workers):
+    def sent(group, **options):
+        model = nn.Linear(2000, 40)
+        opt = codauc.PPDSG(model, codauc.MinMaxAUCLoss(pos_ratio=[0.5] * 40))
+        engine = codauc.CoDA(opt, group, **options)
+        before = group.ledger.bytes_sent
+        engine.averager.round()
+        assert group.ledger.rounds == 1
+        return group.ledger.bytes_sent - before
+
+    plain = simulate(sent, workers)
+    packed = simulate(lambda group: sent(group, compress=compress), workers)
+    assert max(a / b for a, b in zip(packed, plain, strict=True)) <= limit
+
+
+@pytest.mark.parametrize("compress", ["bf16", "int8"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_all_workers_get_the_same_and_what_is_lost_comes_with_later_rounds(compress, dtype):
+    """Rounds without steps in between come ever nearer to the exact mean."""
+
+    def work(group):
+        run = Run(group, dtype=dtype, compress=compress)
+        with torch.no_grad():
+            for parameter in run.model.parameters():
+                parameter.copy_(torch.randn(parameter.shape) * (1 + group.rank))
+        mine = run.vector.double()
+        means = []
+        for _ in range(4):
+            run.coda.averager.round()
+            means.append(run.vector.double())
+        return mine, means
+
+    results = simulate(work, 3)
+    exact = sum(mine for mine, _ in results) / 3
+    for _, means in results:
+        for mean, other in zip(means, results[0][1], strict=True):
+            assert torch.equal(mean, other)
+        errors = [(mean - exact).abs().max().item() for mean in means]
+        assert errors[0] > 0
+        if dtype != torch.bfloat16:
+            assert errors[3] < errors[0] / 100
+
+
+@pytest.mark.parametrize("compress", ["bf16", "int8"])
+def test_all_but_the_weights_travels_exactly(compress):
+    def work(group, **options):
+        run = Run(group, dtype=torch.float32, ratio=None, **options)
+        with torch.no_grad():
+            run.opt.flat.vectors[0].copy_(torch.randn(run.opt.flat.size) * 100**group.rank)
+        run.loss.seen += torch.tensor([[5000 + group.rank], [10**9]])
+        run.coda.averager.round()
+        weights = sum(s.stop - s.start for s in run.opt.flat.stretches("weight"))
+        return run.vector[weights:], run.loss.counts
+
+    plain, packed = simulate(work, 3), simulate(lambda g: work(g, compress=compress), 3)
+    for (vector, counts), (other, other_counts) in zip(plain, packed, strict=True):
+        assert torch.allclose(vector, other, rtol=1e-6, atol=0)
+        assert torch.equal(counts, other_counts)
+        assert counts.flatten().tolist() == [15003, 3 * 10**9]
+
+
+def test_weights_in_several_dtypes_and_groups_are_all_sent():
+    def work(group):
+        model = nn.Sequential(nn.Linear(3, 300), nn.Linear(300, 1).to(torch.float64))
+        loss = codauc.MinMaxAUCLoss(pos_ratio=0.5)
+        groups = [{"params": [p]} for p in model.parameters()]
+        opt = codauc.PPDSG(model, loss, params=groups)
+        engine = codauc.CoDA(opt, group, compress="int8")
+        with torch.no_grad():
+            for number, parameter in enumerate(model.parameters()):
+                parameter.fill_(number + group.rank)
+        engine.averager.round()
+        return [parameter.mean().item() for parameter in model.parameters()]
+
+    for means in simulate(work, 3):
+        assert means == pytest.approx([1, 2, 3, 4], rel=0.01)
+
+
+@pytest.mark.parametrize("compress", ["bf16", "int8"])
+def test_compressed_training_ends_near_the_plain_one(compress):
+    stage = codauc.Stage(0.3, 60, 5, 8)
+    plain, packed = result(stage)[0], result(stage, compress=compress)[0]
+    assert 0 < (plain - packed).abs().max() < 0.03 * plain.abs().max()
+
+
+class Failing(codauc.Group):
+    """A group in which the n-th collective fails, after having spoilt its answer."""
+
+    def __init__(self, group, fail_at):
+        self.inner, self.left = group, fail_at
+        self.rank, self.size, self.ledger = group.rank, group.size, group.ledger
+
+    def start(self, call):
+        self.left -= 1
+        if self.left == 0:
+            call.out.fill_(-1)
+            raise LookupError
+        return self.inner.start(call)
+
+    def machine(self):
+        return self.inner.machine()
+
+
+@pytest.mark.parametrize("fail_at", [1, 2])
+def test_a_failed_compressed_round_leaves_state_and_errors_and_can_be_repeated(fail_at):
+    def work(group, fail):
+        run = Run(group, compress="int8")
+        run.train(leave_at=9)
+        before = run.coda.state_dict()
+        if fail:
+            run.coda.averager.encoding.group = Failing(group, fail_at)
+            with pytest.raises(LookupError):
+                run.coda.averager.round()
+            after = run.coda.state_dict()
+            for name in ("error", "reference", "owner_error"):
+                saved = [s["averager"]["encoding"][name] for s in (before, after)]
+                assert torch.equal(*saved)
+            assert all(torch.equal(before["model"][k], v) for k, v in after["model"].items())
+            run.coda.averager.encoding.group = group
+        return run.train().vector
+
+    for failed, plain in zip(
+        simulate(lambda g: work(g, True), 3), simulate(lambda g: work(g, False), 3), strict=True
+    ):
+        assert torch.equal(failed, plain)
+
+
+# Checkpoints
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"compress": "int8"},
+        {"compress": "bf16", "delay": 3},
+        {"delay": 4},
+        {"compress": "int8", "delay": 2},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("leave_at", [3, 5, 6, 7, 8, 9, 10, 21])
+def test_a_state_saved_at_any_step_goes_on_bit_for_bit(options, leave_at):
+    """Also while a round is under way, and with what compression lost."""
+
+    def interrupted(group):
+        first = Run(group, **options).train(leave_at=leave_at)
+        state = first.coda.state_dict()
+        second = Run(group, **options)
+        second.coda.load_state_dict(state)
+        second.position = first.position
+        return second.train().train(codauc.Stage(0.1, 12, 5, 8)).vector
+
+    def whole(group):
+        return Run(group, **options).train().train(codauc.Stage(0.1, 12, 5, 8)).vector
+
+    for mine, theirs in zip(simulate(interrupted, 3), simulate(whole, 3), strict=True):
+        assert torch.equal(mine, theirs)
+
+
+# Inside a machine
+
+
+@pytest.mark.parametrize("delay", [0, 3])
+def test_inner_rounds_average_each_machine_and_outer_rounds_all(delay):
+    stage = codauc.Stage(0.3, 22, 6, 8, local_every=2)
+    expected = by_hand(stage, 4, delay, machine=2)
+    for vector in result(stage, workers=4, machines=2, delay=delay):
+        assert (vector[: len(expected)] - expected).abs().max() < 1e-12
+    flat = by_hand(codauc.Stage(0.3, 22, 6, 8), 4, delay)
+    assert (flat - expected).abs().max() > 1e-6
+
+
+def test_after_an_inner_round_a_machine_agrees_and_machines_differ():
+    def work(group):
+        run = Run(group).train(codauc.Stage(0.3, 20, 8, 8, local_every=4), leave_at=4)
+        return run.vector, group.ledger.calls("inner"), group.ledger.rounds
+
+    vectors, inner, rounds = zip(*simulate(work, 4, machines=2), strict=True)
+    assert torch.equal(vectors[0], vectors[1])
+    assert torch.equal(vectors[2], vectors[3])
+    assert not torch.equal(vectors[0], vectors[2])
+    assert inner == (1, 1, 1, 1)
+    assert rounds == (0, 0, 0, 0)
+
+
+def test_inner_rounds_are_counted_apart_and_send_nothing_across():
+    def work(group):
+        Run(group).train(codauc.Stage(0.3, 20, 10, 8, local_every=2))
+        return group.ledger
+
+    for ledger in simulate(work, 4, machines=2):
+        assert ledger.rounds == 2
+        assert ledger.calls("inner") == 8  # at 2, 4, 6, 8 and 12, 14, 16, 18
+
+
+# The memory of the state
+
+
+def test_a_plain_round_allocates_nothing_and_parameters_keep_their_identity():
+    def work(group):
+        run = Run(group)
+        parameters = list(run.model.parameters())
+        homes = set()
+        for _ in range(6):
+            run.coda.averager.round()
+            homes.add(run.opt.flat.vectors[0].data_ptr())
+            run.opt.flat.check()
+        assert all(a is b for a, b in zip(parameters, run.model.parameters(), strict=True))
+        return len(homes)
+
+    assert simulate(work, 2) == [2, 2]
+
+
+def test_an_interrupted_move_of_the_memory_is_finished_first(monkeypatch):
+    run = Run()
+    flat = run.opt.flat
+    target, calls = flat.vectors[0].clone(), []
+
+    def interrupt(*args):
+        calls.append(args)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return view_like(*args)
+
+    from codauc.flat import view_like
+
+    monkeypatch.setattr("codauc.flat.view_like", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        flat.move_to(target)
+    flat.check()
+    target.fill_(7.0)
+    assert all((parameter == 7).all() for parameter in run.model.parameters())
+
+
+def test_a_graph_from_before_a_round_is_refused():
+    def work(group):
+        run = Run(group)
+        x, y = next(run.source())
+        loss = run.loss(run.model(x), y)
+        run.coda.averager.round()
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            loss.backward()
+
+    simulate(work, 2)
+
+
+def test_compressed_encoding_is_off_for_a_single_worker():
+    assert not isinstance(Run(compress="int8").coda.averager.encoding, Compressed)
