@@ -124,11 +124,6 @@ def model_of_worker_0(group):
     return model
 
 
-def unsendable(group):
-    """A result that no process can send."""
-    return lambda: group
-
-
 def different_models(group):
     """Worker 1 has another width of input."""
     model = Net(columns=4 if group.rank == 1 else 3)
@@ -140,13 +135,6 @@ def different_columns(group):
     columns = ["age", "dose"] if group.rank == 0 else ["dose", "age"]
     opt = codauc.PPDSG(Net(), codauc.MinMaxAUCLoss(pos_ratio=0.5))
     codauc.CoDA(opt, group, settings={"columns": columns})
-
-
-def different_stages(group):
-    """Worker 1 has another schedule."""
-    opt = codauc.PPDSG(Net(), codauc.MinMaxAUCLoss(pos_ratio=0.5))
-    stage = codauc.Stage(0.1, 10, 2 + group.rank)
-    codauc.CoDA(opt, group).stage(stage, [(torch.zeros(1, 3), torch.ones(1))])
 
 
 def meet(group):
@@ -165,17 +153,6 @@ def raises(group):
     if group.rank == 1:
         raise ValueError("the file of this worker is empty")
     meet(group)
-
-
-def own_error(group):
-    """Worker 1 raises an error that Python does not know."""
-    if group.rank == 1:
-        raise OwnError("strange")
-    meet(group)
-
-
-class OwnError(Exception):
-    """Not one of Python's."""
 
 
 def exits(group):
@@ -205,3 +182,19 @@ def writes_pid_and_waits(group, directory):
     if group.rank == 1:
         time.sleep(600)
     meet(group)
+
+
+def joins_what_exists(group):
+    """The default group, and a subgroup of this worker alone."""
+    import torch.distributed as dist
+
+    values = []
+    alone = [dist.new_group([rank]) for rank in range(group.size)][group.rank]
+    for process_group in (None, alone):
+        inner = codauc.distributed(process_group)
+        total = torch.ones(1)
+        inner.sum_(total, "round")
+        values.append(total.item())
+        inner.close()
+    meet(group)
+    return values

@@ -9,9 +9,11 @@ import os
 import re
 import socket
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -363,12 +365,16 @@ def _store(place: Place, timeout: float) -> Store:
     hosted = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     first = place.rank == 0 and not hosted
     try:
-        return TCPStore(
-            host,
-            port,
-            is_master=first,
-            wait_for_workers=False,
-            timeout=timedelta(seconds=timeout),
+        return _within(
+            timeout + _GRACE,
+            partial(
+                TCPStore,
+                host,
+                port,
+                is_master=first,
+                wait_for_workers=False,
+                timeout=timedelta(seconds=timeout),
+            ),
         )
     except RuntimeError as error:
         problem = (
@@ -381,6 +387,25 @@ def _store(place: Place, timeout: float) -> Store:
         raise GroupError(
             f"worker {place.rank} of {place.size}: {problem} ({_gist(str(error))})."
         ) from None
+
+
+def _within(seconds: float, make: Callable[[], Store]) -> Store:
+    """Give up after so long: torch waits for ever where another program answers at the port."""
+    made: list[Store] = []
+    errors: list[RuntimeError] = []
+
+    def body() -> None:
+        try:
+            made.append(make())
+        except RuntimeError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=body, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if made:
+        return made[0]
+    raise errors[0] if errors else RuntimeError("what answers there is not a worker")
 
 
 def _joined(process_group: dist.ProcessGroup, timeout: float) -> DistributedGroup:
