@@ -1,6 +1,7 @@
 """Train deep networks for the largest AUC, with few communications."""
 
 from codauc.coda import CoDA
+from codauc.evaluation import evaluate, group_auc
 from codauc.group import Group, LocalGroup
 from codauc.group.distributed import distributed
 from codauc.launch import launch
@@ -21,7 +22,9 @@ __all__ = [
     "auc_interval",
     "constant",
     "distributed",
+    "evaluate",
     "geometric",
+    "group_auc",
     "launch",
     "np_ppd_sg",
     "one_shot",
