@@ -88,8 +88,7 @@ class Averager:
             self.inner_message = self._buffer()
         state = self.inner_message[: self.size]
         self.opt.flat.pack(state, divisor=self.inner.size)
-        self.group.settle()
-        self.inner.sum_(state, "inner")
+        self.inner.sum_(state, "inner")  # a round of all workers may be under way meanwhile
         if self.home is not None:
             self.inner_message = self._move_to(self.inner_message)
         else:

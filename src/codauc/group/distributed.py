@@ -36,6 +36,7 @@ _LAUNCHERS = (
     ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", ""),
 )
 _made = 0  # groups this process made: each has its own keys in the store
+_stores: dict[tuple[str, int], Store] = {}  # kept to the end: others may still read them
 
 
 class Place(NamedTuple):
@@ -276,7 +277,8 @@ class _Notes:
                 where = ", ".join(sorted({self.hosts[k] for k in silent}))
                 return f"{_workers(silent)} ({where}) gave no answer"
         except RuntimeError:
-            return "the store of the job is gone, and with it the process that started it"
+            keeper = "the launcher" if _agent_has_store() else "worker 0"
+            return f"{keeper}, which keeps what workers say of themselves, is gone"
         return ""
 
     def _left(self, others: list[int]) -> dict[int, str]:
@@ -362,10 +364,11 @@ def _made_for(place: Place, timeout: float, backend: str | None) -> DistributedG
 
 def _store(place: Place, timeout: float) -> Store:
     host, port = os.environ["MASTER_ADDR"], _number("MASTER_PORT")
-    hosted = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    first = place.rank == 0 and not hosted
+    if (host, port) in _stores:
+        return _stores[host, port]
+    first = place.rank == 0 and not _agent_has_store()
     try:
-        return _within(
+        store = _within(
             timeout + _GRACE,
             partial(
                 TCPStore,
@@ -387,6 +390,12 @@ def _store(place: Place, timeout: float) -> Store:
         raise GroupError(
             f"worker {place.rank} of {place.size}: {problem} ({_gist(str(error))})."
         ) from None
+    _stores[host, port] = store
+    return store
+
+
+def _agent_has_store() -> bool:
+    return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
 
 
 def _within(seconds: float, make: Callable[[], Store]) -> Store:
