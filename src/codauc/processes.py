@@ -25,7 +25,8 @@ from typing import Any, TypeVar
 import torch
 
 from codauc.group import Group, GroupError
-from codauc.group.distributed import distributed, share_cores
+from codauc.group.distributed import distributed
+from codauc.group.rendezvous import share_cores
 from codauc.streams import seed_everything
 
 R = TypeVar("R")

@@ -190,7 +190,7 @@ def test_a_script_without_a_guard_is_told_so(tmp_path):
 JOIN = """
 import sys, torch, codauc
 if len(sys.argv) > 1:
-    import codauc.group.distributed as d
+    import codauc.group.rendezvous as d
     d.__version__ = sys.argv[1]
 with codauc.distributed(timeout=4) as group:
     total = torch.ones(1)
@@ -231,7 +231,7 @@ def test_ranks_that_a_cluster_started_find_each_other():
 
 
 def test_mpi_and_slurm_name_ranks_in_their_own_way(monkeypatch):
-    from codauc.group.distributed import Place
+    from codauc.group.rendezvous import Place
 
     monkeypatch.delenv("RANK", raising=False)
     monkeypatch.delenv("WORLD_SIZE", raising=False)

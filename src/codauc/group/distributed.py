@@ -6,57 +6,35 @@ import atexit
 import contextlib
 import json
 import os
-import re
-import socket
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import timedelta
-from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
+from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 
 from codauc.checks import known_arguments, real
 from codauc.group import Call, Group, GroupError, Ledger, Pending
-from codauc.group.links import interface_towards
-from codauc.version import __version__
+from codauc.group.rendezvous import (
+    Notes,
+    Place,
+    gist,
+    hosts_of,
+    interface,
+    open_store,
+    record_of_this_worker,
+    share_cores,
+    told,
+    unlike,
+)
 
 TIMEOUT = 300.0  # seconds; torch's own half an hour is too long to wait for a worker that is gone
-_GRACE = 3.0  # seconds in which survivors look for the reason of a failure
 _RECORD = 512  # bytes in which a worker introduces itself to a group that others made
 
-# What launchers call a worker's rank, the number of workers, and its rank on its machine.
-_LAUNCHERS = (
-    ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
-    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", ""),
-    ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", ""),
-)
 _made = 0  # groups this process made: each has its own keys in the store
-_stores: dict[tuple[str, int], Store] = {}  # kept to the end: others may still read them
-
-
-class Place(NamedTuple):
-    """Where a launcher put this process."""
-
-    rank: int
-    size: int
-    local_rank: int
-    local_size: int | None
-
-    @classmethod
-    def from_environment(cls) -> Place | None:
-        """What torchrun, mpirun or srun says, if one of them started this process."""
-        for rank, size, local, local_size in _LAUNCHERS:
-            if rank in os.environ and size in os.environ:
-                numbers = [_number(name) for name in (rank, size)]
-                own = _number(local) if local in os.environ else 0
-                many = _number(local_size) if local_size in os.environ else None
-                return cls(numbers[0], numbers[1], own, many)
-        return None
 
 
 class DistributedGroup(Group):
@@ -70,7 +48,7 @@ class DistributedGroup(Group):
         process_group: dist.ProcessGroup,
         hosts: list[str],
         timeout: float,
-        notes: _Notes | None = None,
+        notes: Notes | None = None,
         parent: DistributedGroup | None = None,
     ) -> None:
         self.process_group: dist.ProcessGroup | None = process_group
@@ -100,7 +78,7 @@ class DistributedGroup(Group):
             ranks = [
                 rank for rank, host in zip(everywhere, self.hosts, strict=True) if host == mine
             ]
-            with _interface(os.environ.get("MASTER_ADDR", "")):
+            with interface(os.environ.get("MASTER_ADDR", "")):
                 group = dist.new_group(
                     ranks,
                     timeout=timedelta(seconds=self.timeout),
@@ -133,7 +111,7 @@ class DistributedGroup(Group):
 
     def fail(self, error: str, call: Call) -> GroupError:
         """The error to raise for a collective that failed."""
-        text = _gist(error)
+        text = gist(error)
         self.break_up(f"{call} failed")
         cause = self._notes.cause() if self._notes is not None else ""
         reason = f"{cause} ({text})" if cause else text
@@ -146,11 +124,11 @@ class DistributedGroup(Group):
         return self
 
     def __exit__(self, _: Any, error: BaseException | None, __: Any) -> None:
-        self.close("returned" if error is None else _told(error))
+        self.close("returned" if error is None else told(error))
 
     def _at_exit(self) -> None:
         error = getattr(sys, "last_value", None)
-        self.close("returned" if error is None else _told(error))
+        self.close("returned" if error is None else told(error))
 
 
 class _Work:
@@ -214,80 +192,6 @@ def _begin(call: Call, group: dist.ProcessGroup | None) -> Any:
     return gather(out, mine, group=group, async_op=True)
 
 
-class _Notes:
-    """What workers leave in the store for each other: who they are, and why they left."""
-
-    def __init__(self, store: Store, rank: int, size: int, timeout: float) -> None:
-        self.store, self.rank, self.size, self.timeout = store, rank, size, timeout
-        self.hosts: list[str] = []  # by rank
-
-    def introduce(self) -> None:
-        """Meet all workers and learn their hosts, or raise the same error on every worker."""
-        self.store.set(f"here/{self.rank}", json.dumps(_record()))
-        if self.rank == 0:
-            self.store.set("verdict", json.dumps(self._verdict()))
-        try:
-            self.store.wait(["verdict"], timedelta(seconds=self.timeout + _GRACE))
-        except RuntimeError:
-            raise GroupError(
-                f"worker {self.rank} of {self.size}: worker 0 did not arrive within "
-                f"{self.timeout:g} s; see whether it was started, and whether it can reach "
-                "MASTER_ADDR."
-            ) from None
-        verdict = json.loads(self.store.get("verdict"))
-        if verdict["error"]:
-            raise GroupError(f"worker {self.rank} of {self.size}: {verdict['error']}")
-        self.hosts = list(verdict["hosts"])
-
-    def _verdict(self) -> dict[str, Any]:
-        deadline = time.monotonic() + self.timeout
-        records: dict[int, dict[str, Any]] = {}
-        for rank in range(self.size):
-            left = max(0.001, deadline - time.monotonic())
-            with contextlib.suppress(RuntimeError):
-                self.store.wait([f"here/{rank}"], timedelta(seconds=left))
-            if self.store.check([f"here/{rank}"]):
-                records[rank] = json.loads(self.store.get(f"here/{rank}"))
-        missing = [rank for rank in range(self.size) if rank not in records]
-        if missing:
-            return {
-                "error": f"{_workers(missing)} did not arrive within {self.timeout:g} s; see "
-                "whether they were started, and whether they can reach MASTER_ADDR"
-            }
-        return {"error": _unlike(list(records.values())), "hosts": _hosts(list(records.values()))}
-
-    def leave(self, reason: str) -> None:
-        """Say why this worker leaves."""
-        with contextlib.suppress(RuntimeError):  # nobody may be there to read it
-            self.store.set(f"left/{self.rank}", reason)
-
-    def cause(self) -> str:
-        """After a failure: who left and why, and who gives no sign of life."""
-        try:
-            self.store.set(f"stuck/{self.rank}", "")
-            others = [k for k in range(self.size) if k != self.rank]
-            deadline = time.monotonic() + _GRACE
-            silent = others
-            while silent and time.monotonic() < deadline and not self._left(others):
-                silent = [k for k in silent if not self.store.check([f"stuck/{k}"])]
-                time.sleep(0.05)
-            if left := self._left(others):
-                return "; ".join(f"worker {k} had left ({reason})" for k, reason in left.items())
-            if silent:
-                where = ", ".join(sorted({self.hosts[k] for k in silent}))
-                return f"{_workers(silent)} ({where}) gave no answer"
-        except RuntimeError:
-            keeper = "the launcher" if _agent_has_store() else "worker 0"
-            return f"{keeper}, which keeps what workers say of themselves, is gone"
-        return ""
-
-    def _left(self, others: list[int]) -> dict[int, str]:
-        keys = {k: f"left/{k}" for k in others}
-        return {
-            k: self.store.get(key).decode() for k, key in keys.items() if self.store.check([key])
-        }
-
-
 @known_arguments
 def distributed(
     process_group: dist.ProcessGroup | None = None,
@@ -337,11 +241,11 @@ def _made_for(place: Place, timeout: float, backend: str | None) -> DistributedG
     again = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     # Keys of an earlier try or group must not be met again: torch would connect to the dead.
     prefix = f"codauc/{again}/{_made}"
-    store = PrefixStore(prefix, _store(place, timeout))
-    notes = _Notes(store, place.rank, place.size, timeout)
+    store = PrefixStore(prefix, open_store(place, timeout))
+    notes = Notes(store, place.rank, place.size, timeout)
     notes.introduce()
     try:
-        with _interface(os.environ["MASTER_ADDR"]):
+        with interface(os.environ["MASTER_ADDR"]):
             dist.init_process_group(
                 backend or ("cpu:gloo,cuda:nccl" if gpu else "gloo"),
                 store=store,
@@ -350,10 +254,10 @@ def _made_for(place: Place, timeout: float, backend: str | None) -> DistributedG
                 timeout=timedelta(seconds=timeout),
             )
     except RuntimeError as error:
-        notes.leave(_told(error))
+        notes.leave(told(error))
         raise GroupError(
             f"worker {place.rank} of {place.size}: no connection to all workers within "
-            f"{timeout:g} s ({_gist(str(error))}). They met at MASTER_ADDR="
+            f"{timeout:g} s ({gist(str(error))}). They met at MASTER_ADDR="
             f"{os.environ['MASTER_ADDR']}, so see whether a firewall lets them reach each other, "
             "and name the interface to use in GLOO_SOCKET_IFNAME."
         ) from None
@@ -362,152 +266,16 @@ def _made_for(place: Place, timeout: float, backend: str | None) -> DistributedG
     return DistributedGroup(group, notes.hosts, timeout, notes)
 
 
-def _store(place: Place, timeout: float) -> Store:
-    host, port = os.environ["MASTER_ADDR"], _number("MASTER_PORT")
-    if (host, port) in _stores:
-        return _stores[host, port]
-    first = place.rank == 0 and not _agent_has_store()
-    try:
-        store = _within(
-            timeout + _GRACE,
-            partial(
-                TCPStore,
-                host,
-                port,
-                is_master=first,
-                wait_for_workers=False,
-                timeout=timedelta(seconds=timeout),
-            ),
-        )
-    except RuntimeError as error:
-        problem = (
-            f"port {port} of {host} cannot be opened; another program may use it: set MASTER_PORT "
-            "to a free one"
-            if first
-            else f"no answer from worker 0 at {host}:{port} within {timeout:g} s; see whether it "
-            "was started, and whether MASTER_ADDR and MASTER_PORT are right and its port is free"
-        )
-        raise GroupError(
-            f"worker {place.rank} of {place.size}: {problem} ({_gist(str(error))})."
-        ) from None
-    _stores[host, port] = store
-    return store
-
-
-def _agent_has_store() -> bool:
-    return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-
-
-def _within(seconds: float, make: Callable[[], Store]) -> Store:
-    """Give up after so long: torch waits for ever where another program answers at the port."""
-    made: list[Store] = []
-    errors: list[RuntimeError] = []
-
-    def body() -> None:
-        try:
-            made.append(make())
-        except RuntimeError as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=body, daemon=True)
-    thread.start()
-    thread.join(seconds)
-    if made:
-        return made[0]
-    raise errors[0] if errors else RuntimeError("what answers there is not a worker")
-
-
 def _joined(process_group: dist.ProcessGroup, timeout: float) -> DistributedGroup:
     """A group that the program made itself: the workers introduce themselves by a collective."""
     if process_group.rank() < 0:
         raise ValueError("process_group: expected one that this process belongs to.")
     group = DistributedGroup(process_group, [""] * process_group.size(), timeout)
-    text = json.dumps(_record()).encode()[:_RECORD].ljust(_RECORD)
+    text = json.dumps(record_of_this_worker()).encode()[:_RECORD].ljust(_RECORD)
     device = "cpu" if dist.get_backend(process_group) != "nccl" else "cuda"
     mine = torch.frombuffer(bytearray(text), dtype=torch.uint8).to(device)
     records = [json.loads(bytes(row.tolist())) for row in group.gather(mine, "start")]
-    if error := _unlike(records):
+    if error := unlike(records):
         raise GroupError(f"worker {group.rank} of {group.size}: {error}")
-    group.hosts = _hosts(records)
+    group.hosts = hosts_of(records)
     return group
-
-
-def share_cores(local_size: int | None) -> None:
-    """Give each of a machine's workers its part of the cores, unless the user chose otherwise."""
-    if "OMP_NUM_THREADS" in os.environ or local_size is None:
-        return
-    usable: Callable[[int], Any] = getattr(
-        os, "sched_getaffinity", lambda _: range(os.cpu_count() or 1)
-    )
-    torch.set_num_threads(max(1, len(usable(0)) // local_size))
-
-
-@contextlib.contextmanager
-def _interface(master: str) -> Iterator[None]:
-    """Let gloo use the interface that leads to the other workers, unless the user named one."""
-    name = None if "GLOO_SOCKET_IFNAME" in os.environ else interface_towards(master)
-    if name is None:
-        yield
-        return
-    os.environ["GLOO_SOCKET_IFNAME"] = name
-    try:
-        yield
-    finally:
-        del os.environ["GLOO_SOCKET_IFNAME"]
-
-
-def _record() -> dict[str, Any]:
-    return {"codauc": __version__, "host": socket.gethostname(), "boot": _boot()}
-
-
-def _boot() -> str:
-    """What tells two machines of one name apart: containers often share a name."""
-    try:
-        network = os.readlink("/proc/self/ns/net")
-        with open("/proc/sys/kernel/random/boot_id") as file:
-            return file.read().strip()[:13] + network
-    except OSError:
-        return ""
-
-
-def _hosts(records: list[dict[str, Any]]) -> list[str]:
-    """A name for each worker's machine; equal names mean one machine."""
-    machines = [(record["host"], record["boot"]) for record in records]
-    names = [host for host, _ in dict.fromkeys(machines)]
-    if len(set(names)) == len(names):
-        return [host for host, _ in machines]
-    order = list(dict.fromkeys(machines))
-    return [f"{machine[0]}#{order.index(machine)}" for machine in machines]
-
-
-def _unlike(records: list[dict[str, Any]]) -> str | None:
-    """What is wrong with a group of these workers."""
-    first = records[0]["codauc"]
-    for rank, record in enumerate(records):
-        if record["codauc"] != first:
-            return (
-                f"worker {rank} ({record['host']}) runs codauc {record['codauc']}, worker 0 "
-                f"({records[0]['host']}) {first}: expected one version; install the same on all"
-            )
-    return None
-
-
-def _told(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}".strip().split("\n")[0][:300]
-
-
-def _gist(error: str) -> str:
-    """The first sentence of torch's message, without the place in its source."""
-    return re.sub(r"^\[[^]]*\]\s*", "", error.strip()).split("\n")[0].split(". ")[0]
-
-
-def _workers(ranks: list[int]) -> str:
-    return f"worker{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
-
-
-def _number(name: str) -> int:
-    text = os.environ[name]
-    try:
-        return int(text)
-    except ValueError:
-        raise ValueError(f"{name}={text!r} in the environment: expected a whole number.") from None
