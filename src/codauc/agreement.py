@@ -6,6 +6,7 @@ import hashlib
 import json
 from typing import Any
 
+import numpy as np
 import torch
 
 from codauc.group import Group
@@ -16,7 +17,7 @@ def compare(group: Group, settings: dict[str, Any], device: torch.device) -> Non
 
     Only a hash is sent unless something differs.
     """
-    text = json.dumps(settings, default=str).encode()
+    text = _canonical(plain(settings)).encode()
     digest = int.from_bytes(hashlib.sha256(text).digest()[:7], "big")
     digests = group.gather(torch.tensor([digest], device=device), "start").flatten().tolist()
     if len(set(digests)) == 1:
@@ -29,6 +30,34 @@ def compare(group: Group, settings: dict[str, Any], device: torch.device) -> Non
         "expected the same on every worker; set it from the configuration or the whole data, not "
         "from a worker's own shard."
     )
+
+
+def plain(value: Any, where: str = "") -> Any:
+    """A value as JSON has it: numbers, texts, lists and dicts; of arrays their hash."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, dict):
+        return {str(key): plain(part, f"{where} {key}".strip()) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(part, f"{where}[{index}]") for index, part in enumerate(value)]
+    if isinstance(value, set | frozenset):
+        return sorted((plain(part, where) for part in value), key=_canonical)
+    if isinstance(value, torch.Tensor):
+        value = value.detach().cpu().to(torch.float64 if value.is_floating_point() else value.dtype)
+        value = value.numpy()
+    if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biufSU":
+        if value.ndim == 0:
+            return plain(value.item())
+        digest = hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()
+        return f"{value.dtype} {list(value.shape)} {digest[:12]}"
+    raise ValueError(
+        f"{where}: got {type(value).__name__}, which cannot be compared over the workers; expected "
+        "numbers, texts, lists, dicts or arrays."
+    )
+
+
+def _canonical(value: Any) -> str:
+    return json.dumps(value, sort_keys=True)
 
 
 def gather_bytes(group: Group, data: bytes, kind: str, device: torch.device) -> list[bytes]:
@@ -45,12 +74,12 @@ def _difference(first: Any, other: Any, where: str = "") -> tuple[str, Any, Any]
     if isinstance(first, dict) and isinstance(other, dict):
         for key in dict.fromkeys([*first, *other]):
             a, b = first.get(key, _ABSENT), other.get(key, _ABSENT)
-            if a != b:
+            if _canonical(a) != _canonical(b):
                 return _difference(a, b, f"{where} {key}".strip())
     if isinstance(first, list) and isinstance(other, list):
         for index in range(max(len(first), len(other))):
             a, b = (part[index] if index < len(part) else _ABSENT for part in (first, other))
-            if a != b:
+            if _canonical(a) != _canonical(b):
                 return _difference(a, b, f"{where}[{index}]")
     return where, first, other
 

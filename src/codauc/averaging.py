@@ -28,7 +28,7 @@ class Averager:
     """
 
     def __init__(self, opt: PPDSG, group: Group, compress: str | None = None) -> None:
-        self.opt, self.group, self.inner = opt, group, group
+        self.opt, self.group, self.inner, self.compress = opt, group, group, compress
         self.size = opt.flat.size
         self.message = self._buffer()
         self.home = self._buffer() if opt.flat.movable else None  # where the state lives
@@ -182,7 +182,12 @@ class Averager:
     def state_dict(self) -> dict[str, Any]:
         """What was lost by compression, and the round that is under way, as copies."""
         self._land()
-        state: dict[str, Any] = {"encoding": self.encoding.state_dict(), "under_way": None}
+        state: dict[str, Any] = {
+            "compress": self.compress,
+            "workers": self.group.size,
+            "encoding": self.encoding.state_dict(),
+            "under_way": None,
+        }
         if self.under_way:
             assert self.before is not None
             names = ("message", "before", "told")
@@ -192,6 +197,8 @@ class Averager:
     @torch.no_grad()
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over what `state_dict` gave."""
+        self.check_state(state)
+        self.group.settle()  # what is under way writes into the message, and into what is loaded
         self.encoding.load_state_dict(state["encoding"])
         saved = state["under_way"]
         self.flight, self.under_way = None, saved is not None
@@ -199,6 +206,18 @@ class Averager:
             self.message.copy_(saved["message"])
             self.before = saved["before"].to(self.message.device, copy=True)
             self.told.copy_(saved["told"])
+
+    def check_state(self, state: dict[str, Any]) -> None:
+        """Raise if a saved state is not of an averager like this one."""
+        here = {"compress": self.compress, "workers": self.group.size}
+        if not state["encoding"] and state["under_way"] is None:
+            del here["workers"]  # nothing in it depends on their number
+        for name, value in here.items():
+            if state[name] != value:
+                raise ValueError(
+                    f"state saved with {name}={state[name]!r}, here {value!r}: make CoDA as it was "
+                    "when it was saved."
+                )
 
 
 def _settings(opt: PPDSG) -> dict[str, Any]:

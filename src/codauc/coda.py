@@ -13,7 +13,7 @@ from codauc.checks import choice, known_arguments, whole
 from codauc.dual import DUALS, estimate_dual
 from codauc.encoding import COMPRESSIONS
 from codauc.group import Group, LocalGroup
-from codauc.guards import check_loop, check_ratio, pair
+from codauc.guards import Fed, check_loop, check_ratio, pair
 from codauc.optim import PPDSG
 from codauc.schedules import Stage
 from codauc.streams import random_state, set_random_state
@@ -75,6 +75,11 @@ class CoDA:
     ) -> None:
         if not isinstance(opt, PPDSG):
             raise ValueError(f"opt: got {type(opt).__name__}, expected a codauc.PPDSG.")
+        if group is not None and not isinstance(group, Group):
+            raise ValueError(
+                f"group: got {type(group).__name__}, expected what codauc.launch gives to the "
+                "function, or codauc.distributed()."
+            )
         if opt.engaged:
             raise ValueError("opt already belongs to a CoDA: make a new PPDSG for a new CoDA.")
         self.opt, self.group = opt, group if group is not None else LocalGroup()
@@ -82,9 +87,13 @@ class CoDA:
         self.forward = forward or self._forward
         if compress is not None:
             compress = choice("compress", compress, COMPRESSIONS)
+        if settings is not None and not isinstance(settings, dict):
+            raise ValueError(
+                f"settings: got {type(settings).__name__}, expected a dict of names and values."
+            )
         self.delay = whole("delay", delay, least=0, remedy="use 0 to wait for every round")
         self.averager = Averager(opt, self.group, compress)
-        self.averager.start(dual=dual, compress=compress, delay=self.delay, **(settings or {}))
+        self.averager.start(dual=dual, compress=compress, delay=self.delay, settings=settings)
         self.stages_done = 0
         self.current: Stage | None = None  # the stage that was begun and not yet finished
         self.closed = False  # whether its iterates are averaged, so that only alpha is missing
@@ -227,7 +236,7 @@ class CoDA:
         """Yield the first batch; see that the loop trains on what the estimate of alpha uses."""
         inputs, labels = pair(batch, self.opt.flat.vectors[0].device)
         loss, before, fed = self.opt.loss, self.opt.loss.seen.clone(), list[Any]()
-        hook = self.opt.model.register_forward_pre_hook(lambda _, args: fed.extend(args[:1]))
+        hook = self.opt.model.register_forward_pre_hook(Fed(fed))
         try:
             yield batch
         finally:
@@ -254,11 +263,11 @@ class CoDA:
         if missing:
             raise ValueError(f"state without {missing}: expected what CoDA.state_dict() gave.")
         _check_fits(self.opt.model, state["model"])
+        self.averager.load_state_dict(state["averager"])
         self.opt.load_state_dict(state["optimizer"])
         self.opt.model.load_state_dict(state["model"])
         self.group.ledger.load_state_dict(state["ledger"])
         set_random_state(state["streams"])
-        self.averager.load_state_dict(state["averager"])
         self.current = None if state["stage"] is None else Stage(**state["stage"])
         for name in _POSITION:
             setattr(self, name, state[name])

@@ -28,6 +28,17 @@ def pair(batch: Any, device: torch.device) -> tuple[Tensor, Tensor]:
     return inputs.to(device), labels.to(device)
 
 
+class Fed:
+    """A hook that keeps what reaches the model first; it can be pickled with the model."""
+
+    def __init__(self, fed: list[Any]) -> None:
+        self.fed = fed
+
+    def __call__(self, _: Any, args: tuple[Any, ...]) -> None:
+        """Torch calls it before the model's forward pass."""
+        self.fed.extend(args[:1])
+
+
 def check_loop(inputs: Tensor, labels: Tensor, fed: list[Any], counted: Tensor) -> None:
     """Warn if the loop changes a batch before the model or the loss sees it.
 

@@ -6,9 +6,9 @@ import os
 from collections.abc import Callable
 from typing import TypeVar
 
-from codauc.checks import known_arguments, real, warn, whole
+from codauc.checks import known_arguments, warn, whole
 from codauc.group import Group, LocalGroup
-from codauc.group.distributed import TIMEOUT, distributed
+from codauc.group.distributed import TIMEOUT, distributed, seconds
 from codauc.group.simulated import run
 from codauc.processes import run_processes
 from codauc.streams import random_state, seed_everything, set_random_state
@@ -31,7 +31,8 @@ def launch(
     The K `workers` (default: 1) are processes of this machine, which share its cores; `function` is
     then defined at the top of a module, and the call stands under `if __name__ == "__main__":`.
     No worker waits for another longer than `timeout` seconds. Under torchrun the workers are those
-    that torchrun started, on all its machines, and each gets a list with its own result alone.
+    that torchrun started, on all its machines, and each gets a list with its own result alone; so
+    it is with a `launch` inside a worker.
 
     `simulate=True` runs the K workers in this process, one at a time, handing over only where they
     communicate, as if on `machines` machines. Each worker, simulated or not, has its own random
@@ -44,7 +45,11 @@ def launch(
     asked = 1 if workers is None else workers
     asked = whole("workers", asked, least=1, remedy="it is the number K of workers")
     seed = whole("seed", seed, least=0, remedy="any whole number gives a run of its own")
-    timeout = real("timeout", timeout, above=0, remedy="give seconds, such as 300")
+    timeout = seconds(timeout)
+    if not callable(function):
+        raise ValueError(f"function={function!r}: expected a function of a group; see the example.")
+    if not isinstance(simulate, bool):
+        raise ValueError(f"simulate={simulate!r}: expected True or False.")
     machines = whole("machines", machines, least=1, remedy="use 1 for a single machine")
     if simulate:
         if asked % machines:

@@ -80,6 +80,7 @@ def _work(
     _end_with(parent)
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     share_cores(size)
+    (Path(directory) / f"{rank}.began").touch()
     try:
         with distributed(timeout=timeout) as group:
             seed_everything(seed, rank)
@@ -142,11 +143,11 @@ def _failure(directory: Path, codes: dict[int, int], workers: int) -> BaseExcept
     if killed and all(note["follows"] for _, note in notes):
         rank = min(killed)
         name = signal.Signals(killed[rank]).name
-        return GroupError(
-            f"worker {rank} of {workers} was killed by {name}; {_HINTS.get(name, '')}"
-        )
+        return GroupError(f"worker {rank} of {workers} was killed by {name}{_HINTS.get(name, '.')}")
     if not notes:
         rank, code = min(codes.items())
+        if (directory / f"{rank}.began").exists():
+            return RuntimeError(f"worker {rank} of {workers} ended by itself with code {code}.")
         return RuntimeError(
             f"worker {rank} of {workers} ended with code {code} before it could begin; its own "
             "message is above. Is the call of launch() under `if __name__ == '__main__':`?"
@@ -170,9 +171,9 @@ def _as_type(name: str, number: str, text: str) -> Exception:
 
 
 _HINTS = {
-    "SIGKILL": "the system kills processes that use too much memory: see its log",
-    "SIGABRT": "it may have made another call than the other workers: all must take the same steps",
-    "SIGSEGV": "a library crashed in it: see its messages above",
+    "SIGKILL": ": by a person, or by the system for using too much memory (see its log).",
+    "SIGABRT": ": it may have made another call than the others; all must take the same steps.",
+    "SIGSEGV": ": a library crashed in it; see its messages above.",
 }
 
 

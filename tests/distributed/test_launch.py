@@ -85,7 +85,7 @@ BAD = {
     "different columns": (
         w.different_columns,
         ValueError,
-        r"worker 0 and worker 1 differ in columns\[0\] \(age and dose\)",
+        r"worker 0 and worker 1 differ in settings columns\[0\] \(age and dose\)",
     ),
     "returns early": (w.returns_early, GroupError, r"left alone in sum_.*worker 1 had left"),
     "raises": (w.raises, ValueError, "worker 1 of 2: the file of this worker is empty"),
@@ -250,7 +250,11 @@ def test_mpi_and_slurm_name_ranks_in_their_own_way(monkeypatch):
 def test_a_rank_that_never_arrives_is_named(here):
     ((code, output),) = cluster([here], free_port())
     assert code == 1
-    missing = "worker 1 did not arrive within 4 s" if here == 0 else "no answer from worker 0 at"
+    missing = (
+        "worker 1 did not arrive within 4 s; see whether it was started"
+        if here == 0
+        else "no answer from worker 0 at"
+    )
     assert f"worker {here} of 2: {missing}" in output.splitlines()[-1]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import importlib
 import json
 import os
 import sys
@@ -32,9 +33,8 @@ from codauc.group.rendezvous import (
 )
 
 TIMEOUT = 300.0  # seconds; torch's own half an hour is too long to wait for a worker that is gone
+_LONGEST = 1e7
 _RECORD = 512  # bytes in which a worker introduces itself to a group that others made
-
-_made = 0  # groups this process made: each has its own keys in the store
 
 
 class DistributedGroup(Group):
@@ -197,7 +197,6 @@ def distributed(
     process_group: dist.ProcessGroup | None = None,
     *,
     timeout: float = TIMEOUT,
-    backend: str | None = None,
 ) -> DistributedGroup:
     """The group of all workers that torchrun (or a cluster) started, this process being one.
 
@@ -216,7 +215,12 @@ def distributed(
     Threads for each process are set so that the workers of a machine share its cores, unless
     OMP_NUM_THREADS (torchrun sets it) says otherwise.
     """
-    timeout = real("timeout", timeout, above=0, remedy="give seconds, such as 300")
+    timeout = seconds(timeout)
+    if process_group is not None and not isinstance(process_group, dist.ProcessGroup):
+        raise ValueError(
+            f"process_group: got {type(process_group).__name__}, expected one that this process "
+            "belongs to, of torch.distributed; leave it out to join what a launcher set up."
+        )
     if process_group is None and dist.is_initialized():
         process_group = dist.group.WORLD
     if process_group is not None:
@@ -228,26 +232,34 @@ def distributed(
             "MASTER_PORT in the environment; start the program with torchrun, or use "
             "codauc.launch(function, workers=K)."
         )
-    return _made_for(place, timeout, backend)
+    return _made_for(place, timeout)
 
 
-def _made_for(place: Place, timeout: float, backend: str | None) -> DistributedGroup:
-    global _made
-    _made += 1
+def seconds(timeout: float) -> float:
+    """A timeout that torch can keep."""
+    remedy = "give seconds, such as 300"
+    timeout = real("timeout", timeout, above=0, infinite=True, remedy=remedy)
+    if timeout > _LONGEST:
+        raise ValueError(f"timeout={timeout:g}: expected at most {_LONGEST:g} seconds; {remedy}.")
+    return timeout
+
+
+def _made_for(place: Place, timeout: float) -> DistributedGroup:
     share_cores(place.local_size)
-    gpu = torch.cuda.is_available() and backend != "gloo"
+    gpu = torch.cuda.is_available()
     if gpu:
         torch.cuda.set_device(place.local_rank % torch.cuda.device_count())
-    again = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    job = PrefixStore("codauc", open_store(place, timeout))
+    notes = Notes(job, place.rank, place.size, timeout)
     # Keys of an earlier try or group must not be met again: torch would connect to the dead.
-    prefix = f"codauc/{again}/{_made}"
-    store = PrefixStore(prefix, open_store(place, timeout))
-    notes = Notes(store, place.rank, place.size, timeout)
-    notes.introduce()
+    store = PrefixStore(notes.introduce(), job)
+    # This captures torch's default group while there is none; later it would hold ours, and its
+    # connections would stay open when this worker leaves.
+    importlib.import_module("torch._dynamo")
     try:
         with interface(os.environ["MASTER_ADDR"]):
             dist.init_process_group(
-                backend or ("cpu:gloo,cuda:nccl" if gpu else "gloo"),
+                "cpu:gloo,cuda:nccl" if gpu else "gloo",
                 store=store,
                 rank=place.rank,
                 world_size=place.size,
@@ -268,8 +280,6 @@ def _made_for(place: Place, timeout: float, backend: str | None) -> DistributedG
 
 def _joined(process_group: dist.ProcessGroup, timeout: float) -> DistributedGroup:
     """A group that the program made itself: the workers introduce themselves by a collective."""
-    if process_group.rank() < 0:
-        raise ValueError("process_group: expected one that this process belongs to.")
     group = DistributedGroup(process_group, [""] * process_group.size(), timeout)
     text = json.dumps(record_of_this_worker()).encode()[:_RECORD].ljust(_RECORD)
     device = "cpu" if dist.get_backend(process_group) != "nccl" else "cuda"

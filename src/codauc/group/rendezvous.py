@@ -9,6 +9,7 @@ import re
 import socket
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from functools import partial
@@ -22,6 +23,7 @@ from codauc.group.links import interface_towards
 from codauc.version import __version__
 
 _GRACE = 3.0  # seconds in which survivors look for the reason of a failure
+_PAUSE = 0.02  # seconds between two looks at the store
 _stores: dict[tuple[str, int], Store] = {}  # kept to the end: others may still read them
 
 # What launchers call a worker's rank, the number of workers, and its rank on its machine.
@@ -48,7 +50,13 @@ class Place(NamedTuple):
                 numbers = [_number(name) for name in (rank, size)]
                 own = _number(local) if local in os.environ else 0
                 many = _number(local_size) if local_size in os.environ else None
-                return cls(numbers[0], numbers[1], own, many)
+                place = cls(numbers[0], numbers[1], own, many)
+                if not 0 <= place.rank < place.size:
+                    raise ValueError(
+                        f"{rank}={place.rank} and {size}={place.size} in the environment: expected "
+                        "a rank from 0 to one less than the number of workers."
+                    )
+                return place
         return None
 
 
@@ -58,65 +66,73 @@ class Notes:
     def __init__(self, store: Store, rank: int, size: int, timeout: float) -> None:
         self.store, self.rank, self.size, self.timeout = store, rank, size, timeout
         self.hosts: list[str] = []  # by rank
+        self.name = ""  # of the meeting
 
-    def introduce(self) -> None:
-        """Meet all workers and learn their hosts, or raise the same error on every worker."""
-        self.store.set(f"here/{self.rank}", json.dumps(record_of_this_worker()))
-        if self.rank == 0:
-            self.store.set("verdict", json.dumps(self._verdict()))
-        try:
-            self.store.wait(["verdict"], timedelta(seconds=self.timeout + _GRACE))
-        except RuntimeError:
-            raise GroupError(
-                f"worker {self.rank} of {self.size}: worker 0 did not arrive within "
-                f"{self.timeout:g} s; see whether it was started, and whether it can reach "
-                "MASTER_ADDR."
-            ) from None
-        verdict = json.loads(self.store.get("verdict"))
-        if verdict["error"]:
-            self._part()
-            raise GroupError(f"worker {self.rank} of {self.size}: {verdict['error']}")
-        self.hosts = list(verdict["hosts"])
+    def introduce(self) -> str:
+        """Meet all workers, learn their hosts, return a name for this meeting that is new.
 
-    def _verdict(self) -> dict[str, Any]:
+        Or raise the same error on every worker. What earlier workers left in the store, before
+        the job was restarted, is recognised: each worker knocks with a number of its own, and only
+        those who are there can confirm it. Worker 0 opens the meeting when all have.
+        """
+        number = uuid.uuid4().hex
+        self.store.set(f"knock/{self.rank}", json.dumps({**record_of_this_worker(), "is": number}))
         deadline = time.monotonic() + self.timeout
-        records: dict[int, dict[str, Any]] = {}
-        for rank in range(self.size):
-            left = max(0.001, deadline - time.monotonic())
-            with contextlib.suppress(RuntimeError):
-                self.store.wait([f"here/{rank}"], timedelta(seconds=left))
-            if self.store.check([f"here/{rank}"]):
-                records[rank] = json.loads(self.store.get(f"here/{rank}"))
-        missing = [rank for rank in range(self.size) if rank not in records]
-        if missing:
-            return {
-                "error": f"{_workers(missing)} did not arrive within {self.timeout:g} s; see "
-                "whether they were started, and whether they can reach MASTER_ADDR"
-            }
-        return {"error": unlike(list(records.values())), "hosts": hosts_of(list(records.values()))}
+        host = _Door(self) if self.rank == 0 else None
+        while time.monotonic() < deadline + (0 if host else _GRACE):
+            if host is not None:
+                host.look(late=time.monotonic() > deadline - _GRACE / 3)
+            if (opened := self._opened(number)) is not None:
+                return opened
+            time.sleep(_PAUSE)
+        missing = [0] if host is None else host.missing()
+        raise GroupError(f"worker {self.rank} of {self.size}: {self.absent(missing)}.")
 
-    def _part(self) -> None:
-        """Worker 0 may keep the store: it stays until the others have read the verdict."""
-        self.store.set(f"read/{self.rank}", "")
-        if self.rank == 0:
-            here = [k for k in range(self.size) if self.store.check([f"here/{k}"])]
-            with contextlib.suppress(RuntimeError):
-                self.store.wait([f"read/{k}" for k in here], timedelta(seconds=_GRACE))
+    def _opened(self, number: str) -> str | None:
+        """The meeting's name once all have confirmed that they are there."""
+        if not self.store.check(["meeting"]):
+            return None
+        meeting = json.loads(self.store.get("meeting"))
+        if number not in meeting["numbers"]:
+            return None
+        name = str(meeting["name"])
+        self.store.set(f"{name}/here/{self.rank}", "")
+        if meeting["error"]:
+            self._stay(name, meeting["numbers"])
+            raise GroupError(f"worker {self.rank} of {self.size}: {meeting['error']}.")
+        if not self.store.check([f"{name}/open"]):
+            return None
+        self.hosts, self.name = list(meeting["hosts"]), name
+        return name
+
+    def _stay(self, name: str, numbers: list[str]) -> None:
+        """Worker 0 may keep the store: it stays until the others have read the error."""
+        keys = [f"{name}/here/{k}" for k, number in enumerate(numbers) if number]
+        with contextlib.suppress(RuntimeError):
+            self.store.wait(keys, timedelta(seconds=_GRACE if self.rank == 0 else 0.001))
+
+    def absent(self, ranks: list[int]) -> str:
+        """What to say of workers who did not come."""
+        them = "it was started, and whether it" if len(ranks) == 1 else "they were started and"
+        return (
+            f"{_workers(ranks)} did not arrive within {self.timeout:g} s; see whether {them} can "
+            "reach MASTER_ADDR"
+        )
 
     def leave(self, reason: str) -> None:
         """Say why this worker leaves."""
         with contextlib.suppress(RuntimeError):  # nobody may be there to read it
-            self.store.set(f"left/{self.rank}", reason)
+            self.store.set(f"{self.name}/left/{self.rank}", reason)
 
     def cause(self) -> str:
         """After a failure: who left and why, and who gives no sign of life."""
         try:
-            self.store.set(f"stuck/{self.rank}", "")
+            self.store.set(f"{self.name}/stuck/{self.rank}", "")
             others = [k for k in range(self.size) if k != self.rank]
             deadline = time.monotonic() + _GRACE
             silent = others
             while silent and time.monotonic() < deadline and not self._left(others):
-                silent = [k for k in silent if not self.store.check([f"stuck/{k}"])]
+                silent = [k for k in silent if not self.store.check([f"{self.name}/stuck/{k}"])]
                 time.sleep(0.05)
             if left := _first(self._left(others)):
                 return "; ".join(f"worker {k} had left ({reason})" for k, reason in left.items())
@@ -129,10 +145,46 @@ class Notes:
         return ""
 
     def _left(self, others: list[int]) -> dict[int, str]:
-        keys = {k: f"left/{k}" for k in others}
+        keys = {k: f"{self.name}/left/{k}" for k in others}
         return {
             k: self.store.get(key).decode() for k, key in keys.items() if self.store.check([key])
         }
+
+
+class _Door:
+    """Worker 0's part of a meeting: it proposes one to those who knocked until all confirm."""
+
+    def __init__(self, notes: Notes) -> None:
+        self.notes, self.numbers, self.name = notes, list[str](), ""
+
+    def look(self, *, late: bool) -> None:
+        """Propose a meeting when somebody new has knocked; open it when all are there."""
+        store, size = self.notes.store, self.notes.size
+        records = [self._knock(rank) for rank in range(size)]
+        numbers = [record["is"] if record else "" for record in records]
+        if numbers != self.numbers:
+            self.numbers, self.name = numbers, uuid.uuid4().hex
+            self._propose([record for record in records if record], all(numbers))
+        if all(numbers) and store.check([f"{self.name}/here/{k}" for k in range(size)]):
+            store.set(f"{self.name}/open", "")
+        elif late:
+            self._propose([], False, self.notes.absent(self.missing()))
+
+    def _knock(self, rank: int) -> dict[str, Any] | None:
+        key = f"knock/{rank}"
+        there = self.notes.store.check([key])
+        return dict(json.loads(self.notes.store.get(key))) if there else None
+
+    def _propose(self, records: list[dict[str, Any]], all_there: bool, error: str = "") -> None:
+        meeting = {"name": self.name, "numbers": self.numbers, "error": error, "hosts": []}
+        if all_there:
+            meeting |= {"error": unlike(records), "hosts": hosts_of(records)}
+        self.notes.store.set("meeting", json.dumps(meeting))
+
+    def missing(self) -> list[int]:
+        """Who has not confirmed."""
+        keys = {k: f"{self.name}/here/{k}" for k in range(self.notes.size)}
+        return [k for k, key in keys.items() if k and not self.notes.store.check([key])]
 
 
 def _first(reasons: dict[int, str]) -> dict[int, str]:
@@ -146,6 +198,7 @@ def open_store(place: Place, timeout: float) -> Store:
     host, port = os.environ["MASTER_ADDR"], _number("MASTER_PORT")
     if (host, port) in _stores:
         return _stores[host, port]
+    _check_address(host, port)
     first = place.rank == 0 and not _agent_has_store()
     try:
         store = _within(
@@ -172,6 +225,18 @@ def open_store(place: Place, timeout: float) -> Store:
         ) from None
     _stores[host, port] = store
     return store
+
+
+def _check_address(host: str, port: int) -> None:
+    if not 0 < port < 65536:
+        raise ValueError(f"MASTER_PORT={port}: expected a port, 1 to 65535.")
+    try:
+        socket.getaddrinfo(host or "?", port)
+    except OSError as error:
+        raise ValueError(
+            f"MASTER_ADDR={host!r}: expected the name or address of worker 0's machine, and this "
+            f"machine does not know it ({error})."
+        ) from None
 
 
 def _agent_has_store() -> bool:
@@ -246,7 +311,7 @@ def hosts_of(records: list[dict[str, Any]]) -> list[str]:
     return [f"{machine[0]}#{order.index(machine)}" for machine in machines]
 
 
-def unlike(records: list[dict[str, Any]]) -> str | None:
+def unlike(records: list[dict[str, Any]]) -> str:
     """What is wrong with a group of these workers."""
     first = records[0]["codauc"]
     for rank, record in enumerate(records):
@@ -255,7 +320,7 @@ def unlike(records: list[dict[str, Any]]) -> str | None:
                 f"worker {rank} ({record['host']}) runs codauc {record['codauc']}, worker 0 "
                 f"({records[0]['host']}) {first}: expected one version; install the same on all"
             )
-    return None
+    return ""
 
 
 def told(error: BaseException) -> str:
