@@ -143,7 +143,6 @@ class Hosts:
         conf = f"is_host={int(host == 0)},timeout=120"
         return [
             f"--nnodes={self.count}",
-            f"--node-rank={host}",
             "--rdzv-backend=c10d",
             f"--rdzv-endpoint={self.addresses[0]}:{PORT}",
             f"--rdzv-id={job}",
@@ -158,17 +157,19 @@ class Hosts:
         *,
         env: Mapping[str, str] | None = None,
         output: IO[Any] | int | None = None,
+        errors: IO[Any] | int | None = None,
     ) -> subprocess.Popen[Any]:
-        """Start a command in a host, in a process group of its own; `output` takes all it prints.
+        """Start a command in a host, in a process group of its own.
 
-        `env` is added to this process's environment and to `environment(host)`.
+        `env` is added to this process's environment and to `environment(host)`; `output` and
+        `errors` are where its stdout and stderr go, if not where this process's do.
         """
         process = subprocess.Popen(
             [_find("ip"), "netns", "exec", self.names[host], *command],
             env={**os.environ, **self.environment(host), **(env or {})},
             stdin=subprocess.DEVNULL,
             stdout=output,
-            stderr=None if output is None else subprocess.STDOUT,
+            stderr=errors,
             start_new_session=True,
         )
         self._processes.append(process)
@@ -179,15 +180,16 @@ class Hosts:
         command: Callable[[int], Sequence[str]],
         *,
         env: Mapping[str, str] | None = None,
-        outputs: Sequence[IO[Any]] | None = None,
+        errors: Sequence[IO[Any]] | None = None,
         patience: float = 30.0,
     ) -> list[int]:
         """Start `command(i)` in every host i, wait for all, return their exit codes.
 
-        Once one has failed the others have `patience` seconds to end, then they are killed.
+        `errors[i]` takes what host i writes to stderr. Once one has failed the others have
+        `patience` seconds to end, then they are killed.
         """
         processes = [
-            self.start(i, command(i), env=env, output=outputs[i] if outputs else None)
+            self.start(i, command(i), env=env, errors=errors[i] if errors else None)
             for i in range(self.count)
         ]
         deadline = float("inf")
@@ -276,8 +278,8 @@ def _undisturbed() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-    for number in came:
-        signal.raise_signal(number)
+    for late in came:
+        signal.raise_signal(late)
 
 
 def _check_machine() -> None:
