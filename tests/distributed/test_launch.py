@@ -308,3 +308,52 @@ def test_errors_keep_their_type_where_python_has_it(name, kind, text):
     error = processes._as_type(name, "worker 1 of 2", "x")
     assert type(error) is kind
     assert error.args == (text,)
+
+
+def test_a_state_loaded_while_a_round_is_under_way_is_what_goes_on():
+    results = launch(w.rolls_back)
+    for straight, again in results:
+        assert torch.equal(straight, again)
+    assert not torch.equal(results[0][0], results[1][0])  # in mid-stage workers differ
+
+
+RESTARTED = """
+import functools, pathlib, sys, codauc, workers
+mark = pathlib.Path(sys.argv[1])
+print(codauc.launch(functools.partial(workers.fails_once, mark=mark), timeout=30))
+"""
+
+
+def test_workers_that_torchrun_starts_again_find_each_other(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(RESTARTED)
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    done = subprocess.run(
+        [sys.executable, *torchrun, "--max-restarts=1", script, tmp_path / "mark"],
+        env={**CLEAN, "PYTHONPATH": str(HERE), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["[5]", "[5]"]
+
+
+@pytest.mark.parametrize(
+    ("variables", "message"),
+    [
+        ({"RANK": "2"}, "RANK=2 and WORLD_SIZE=2"),
+        ({"RANK": "-1"}, "RANK=-1"),
+        ({"MASTER_PORT": "99999"}, "MASTER_PORT=99999: expected a port"),
+        ({"MASTER_PORT": "x"}, "MASTER_PORT='x'"),
+        ({"MASTER_ADDR": ""}, "MASTER_ADDR=''"),
+        ({"MASTER_ADDR": "no.such.host.invalid"}, "does not know it"),
+    ],
+)
+def test_nonsense_in_the_environment_is_refused_at_once(variables, message, monkeypatch):
+    usual = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+    for name, value in {**usual, **variables}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ValueError, match=message):
+        codauc.distributed(timeout=30)

@@ -143,7 +143,8 @@ def meet(group):
 
 
 def returns_early(group):
-    """Worker 1 goes home."""
+    """Worker 1 goes home after it has made an optimizer (torch then imports what holds groups)."""
+    codauc.CoDA(codauc.PPDSG(Net(), codauc.MinMaxAUCLoss(pos_ratio=0.5)), group)
     if group.rank != 1:
         meet(group)
 
@@ -208,3 +209,50 @@ def one_is_slow(group):
         time.sleep(0.2 * group.rank)
         engine.averager.round()
     return group.ledger.record()
+
+
+def rolls_back(group):
+    """A state that is loaded while a later round is under way: as if the run had not gone on."""
+    results = []
+    for straight in (True, False):
+        torch.manual_seed(0)
+        model, loss = Net().double(), codauc.MinMaxAUCLoss(pos_ratio=0.3).double()
+        opt = codauc.PPDSG(model, loss, lr=0.3, gamma=2.0)
+        engine = codauc.CoDA(opt, group, compress="int8", delay=5)
+        source = list(itertools.islice(batches(*shard(group.rank, torch.float64)), 30))
+        saved, again = None, not straight
+        for position in itertools.chain(
+            range(22), [None] if again else [], range(17 * again or 22, 30)
+        ):
+            if position is None:
+                engine.load_state_dict(saved)
+                continue
+            step(engine, opt, source[position])
+            if opt.steps == 17:
+                saved = engine.state_dict()
+        results.append(opt.flat.vectors[0].clone())
+    return results
+
+
+LONG = codauc.Stage(0.3, 40, 10, 8)
+
+
+def step(engine, opt, batch):
+    """One step of a stage, which is then left."""
+    for x, y in engine.stage(LONG, [batch]):
+        opt.zero_grad()
+        opt.loss(opt.model(x), y).backward()
+        opt.step()
+        break
+
+
+def fails_once(group, mark):
+    """The last worker is killed in the first try; return how often a round was made since."""
+    opt = codauc.PPDSG(Net(), codauc.MinMaxAUCLoss(pos_ratio=0.5))
+    engine = codauc.CoDA(opt, group)
+    for _ in range(5):
+        engine.averager.round()
+        if group.rank == group.size - 1 and not mark.exists():
+            mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+    return group.ledger.rounds

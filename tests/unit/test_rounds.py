@@ -317,6 +317,43 @@ def test_a_state_saved_at_any_step_goes_on_bit_for_bit(options, leave_at):
         assert torch.equal(mine, theirs)
 
 
+@pytest.mark.parametrize(
+    ("saved", "here", "workers", "message"),
+    [
+        ({}, {"compress": "int8"}, 3, "saved with compress=None, here 'int8'"),
+        ({"compress": "int8"}, {"compress": "bf16"}, 3, "saved with compress='int8', here 'bf16'"),
+        ({"compress": "int8"}, {}, 3, "saved with compress='int8', here None"),
+        ({"compress": "int8"}, {"compress": "int8"}, 2, "saved with workers=3, here 2"),
+        ({"delay": 4}, {"delay": 4}, 2, "saved with workers=3, here 2"),
+    ],
+)
+def test_a_state_of_another_kind_of_engine_is_refused(saved, here, workers, message):
+    def save(group):
+        return Run(group, **saved).train(leave_at=6).coda.state_dict()
+
+    state = simulate(save, 3)[0]
+
+    def load(group):
+        run = Run(group, **here)
+        before = run.vector
+        with pytest.raises(ValueError, match=message):
+            run.coda.load_state_dict(state)
+        assert torch.equal(run.vector, before)
+
+    simulate(load, workers)
+
+
+def test_a_plain_state_can_be_loaded_by_any_number_of_workers():
+    state = simulate(lambda g: Run(g).train(leave_at=6).coda.state_dict(), 3)[0]
+
+    def load(group):
+        run = Run(group)
+        run.coda.load_state_dict(state)
+        run.train()
+
+    simulate(load, 2)
+
+
 # Inside a machine
 
 
