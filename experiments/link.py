@@ -66,10 +66,11 @@ def meet(group: Group) -> None:
     group.sum_(torch.zeros(1), "start")
 
 
-def seconds_of(group: Group, mode: str, rounds: int, every: int, delay: int) -> dict[str, float]:
+def seconds_of(group: Group, mode: str, options: argparse.Namespace) -> dict[str, float]:
     """Seconds of the steps of a stage, its end excluded, and where they went."""
-    coda, opt = make(group, delay=delay if mode == "overlap" else 0)
-    steps = rounds * every + every - 1
+    every, delay = options.sync_every, options.delay if mode == "overlap" else 0
+    coda, opt = make(group, delay=delay, compress=options.compress)
+    steps = options.rounds * every + every - 1
     stage = codauc.Stage(0.01, steps, steps if mode == "none" else every, 32)
     start = 0.0
     before: dict[str, float] = {}
@@ -94,7 +95,7 @@ def work(options: argparse.Namespace) -> None:
         timed: dict[str, list[dict[str, float]]] = {mode: [] for mode in MODES}
         for _ in range(options.repeats):
             for mode in MODES:
-                found = seconds_of(group, mode, options.rounds, options.sync_every, options.delay)
+                found = seconds_of(group, mode, options)
                 timed[mode].append(found)
                 if group.rank == 0:
                     print(f"{mode}: {found['seconds']:.2f} s", flush=True)
@@ -139,6 +140,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--sync-every", type=int, default=64)
     parser.add_argument("--delay", type=int, default=56)
+    parser.add_argument("--compress", choices=("bf16", "int8"), help="for the timed rounds")
     parser.add_argument("--out", type=Path, default=Path("runs/link"))
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
