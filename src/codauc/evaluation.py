@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
+from codauc.agreement import gather_bytes
 from codauc.checks import known_arguments, whole
 from codauc.group import Group, LocalGroup
 from codauc.metrics import (
@@ -193,13 +194,12 @@ def _raise_everywhere(error: Exception | None, headers: list[_Header], group: Gr
     """Raise this worker's error, or else those of the others."""
     name = "" if error is None or isinstance(error, ValueError) else f"{type(error).__name__}: "
     text = f"{name}{error}".encode(errors="replace")[:_TEXT]
-    mine = torch.tensor(list(text.ljust(_TEXT, b"\0")), dtype=torch.uint8, device="cpu")
-    rows = group.gather(mine, _KIND)
+    texts = gather_bytes(group, text, _KIND, torch.device("cpu"))
     if error is not None:
         raise error
-    texts = [bytes(row.tolist()).rstrip(b"\0").decode(errors="ignore") for row in rows]
     failed = [k for k, header in enumerate(headers) if header.failed]
-    raise ValueError("\n".join(f"worker {k}: {texts[k]}" for k in failed))
+    lines = (f"worker {k}: {texts[k].decode(errors='ignore')}" for k in failed)
+    raise ValueError("\n".join(lines))
 
 
 def _compare(headers: list[_Header]) -> None:

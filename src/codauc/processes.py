@@ -26,7 +26,6 @@ import torch
 
 from codauc.group import Group, GroupError
 from codauc.group.distributed import distributed
-from codauc.group.rendezvous import share_cores
 from codauc.streams import seed_everything
 
 R = TypeVar("R")
@@ -78,8 +77,7 @@ def _work(
 ) -> bytes:
     """The body of a worker's process."""
     _end_with(parent)
-    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    share_cores(size)
+    rank = int(os.environ["RANK"])
     (Path(directory) / f"{rank}.began").touch()
     try:
         with distributed(timeout=timeout) as group:
