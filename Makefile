@@ -48,6 +48,7 @@ $(VENV)/.demo: pyproject.toml $(CONSTRAINTS) | $(VENV)/.made
 $(VENV)/.dev: pyproject.toml $(CONSTRAINTS) | $(VENV)/.made
 	@echo 'Installing codauc, torch and the test tools into $(VENV) (a minute or two, once) ...'
 	$(INSTALL) --constraint $(CONSTRAINTS) --editable '.[dev]'
+	$(INSTALL) --constraint $(CONSTRAINTS) --no-deps torchvision
 	@touch $@ $(VENV)/.demo
 
 $(VENV)/.made:

@@ -17,14 +17,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from network_training import METHODS, Data, Numbers, build, curve, load, simulate
+from network_training import METHODS, Numbers, build, curve, load, simulate
+
+from codauc.data import Task
 
 VARIANTS = ("coda", "coda-bf16", "coda-int8", "coda-overlap", "coda-int8-overlap")
 NUMBERS = Numbers(lr=0.03, steps=256, stages=3, average=True)
 WORKERS = 4
 
 
-def final_auc(data: Data, variant: str, seed: int) -> float:
+def final_auc(data: Task, variant: str, seed: int) -> float:
     """The AUC on the test images when training has ended."""
     watch = simulate(data, "mlp", METHODS[variant], NUMBERS, WORKERS, seed, points=(1, 1))
     return float(curve(watch, build("mlp", seed), data)[-1]["auc"])

@@ -16,12 +16,11 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 import codauc
-from codauc.data import Batches, binarise, cifar10, even_shards, thin_negatives
+from codauc.data import Batches, Task, binary_task, cifar10
 from codauc.evaluation import evaluate
 from codauc.group import Group
 from codauc.models import MLP, ConvNet
 
-POSITIVE = range(5)  # airplane, automobile, bird, cat, deer against the other five classes
 KEEP_NEGATIVES = 0.4
 BATCH_SIZE = 32
 DUAL_SAMPLES = 512
@@ -88,27 +87,9 @@ def tuned(model: str, method: str) -> dict[str, Any]:
     return dict(chosen[model][name])
 
 
-class Data(NamedTuple):
-    """Images and binary labels."""
-
-    x: Tensor
-    y: Tensor
-    test_x: Tensor
-    test_y: Tensor
-
-    @property
-    def pos_ratio(self) -> float:
-        """The share of positives in the training set."""
-        return int(self.y.sum()) / len(self.y)
-
-
-def load(directory: Path, seed: int) -> Data:
+def load(directory: Path, seed: int) -> Task:
     """CIFAR-10: five classes against five, 40% of the training negatives kept, all test images."""
-    images = cifar10(directory)
-    labels = binarise(images.train_y, POSITIVE)
-    kept = thin_negatives(labels, KEEP_NEGATIVES, seed)
-    test = binarise(images.test_y, POSITIVE)
-    return Data(images.train_x[kept], labels[kept], images.test_x, test)
+    return binary_task(cifar10(directory), "half", KEEP_NEGATIVES, seed)
 
 
 def build(model: str, seed: int) -> nn.Module:
@@ -128,10 +109,10 @@ class Joined(Iterator[tuple[Tensor, Tensor]]):
         return torch.cat(x), torch.cat(y)
 
 
-def batches(data: Data, workers: int, rank: int, seed: int) -> Batches:
+def batches(data: Task, workers: int, rank: int, seed: int) -> Batches:
     """A worker's endless batches, from its own shard."""
-    shard = even_shards(len(data.y), workers, seed)[rank]
-    return Batches(data.x[shard], data.y[shard], BATCH_SIZE, seed=seed, worker=rank)
+    shard = data.shard(rank, workers, seed)
+    return Batches(data.x, data.y, BATCH_SIZE, rows=shard, seed=seed, worker=rank)
 
 
 class Snapshot(NamedTuple):
@@ -274,7 +255,7 @@ def coda(job: Job) -> Watch:
 
 
 def simulate(
-    data: Data,
+    data: Task,
     model: str,
     method: Method,
     numbers: Numbers,
@@ -298,7 +279,7 @@ def simulate(
     return codauc.launch(worker, workers=processes, simulate=True, seed=seed)[0]
 
 
-def curve(watch: Watch, model: nn.Module, data: Data) -> list[dict[str, Any]]:
+def curve(watch: Watch, model: nn.Module, data: Task) -> list[dict[str, Any]]:
     """The history of a run: its snapshots with the AUC of each on the test images."""
     history = []
     for snapshot in watch.snapshots:

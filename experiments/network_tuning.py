@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from network_report import MARGIN, reached
-from network_training import METHODS, TUNED, Data, Numbers, build, curve, load, simulate
+from network_training import METHODS, TUNED, Numbers, build, curve, load, simulate
+
+from codauc.data import Task
 
 # Step sizes times schedules of one length: constant, divided by 3 once, and twice.
 GRIDS: dict[str, tuple[tuple[float, ...], tuple[tuple[int, int], ...]]] = {
@@ -44,7 +46,7 @@ def tune(directory: Path, model: str, methods: Sequence[str], workers: int, out:
 
 
 def attempt(
-    data: Data, model: str, name: str, numbers: dict[str, Any], workers: int
+    data: Task, model: str, name: str, numbers: dict[str, Any], workers: int
 ) -> list[dict[str, Any]]:
     """Steps and AUC of one run; it ends where the run diverges."""
     start = time.perf_counter()

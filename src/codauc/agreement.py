@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 import torch
 
 from codauc.group import Group
+
+T = TypeVar("T")
+
+_TEXT = 2000  # bytes of a worker's error that the others are told
 
 
 def compare(group: Group, settings: dict[str, Any], device: torch.device) -> None:
@@ -54,6 +59,33 @@ def plain(value: Any, where: str = "") -> Any:
         f"{where}: got {type(value).__name__}, which cannot be compared over the workers; expected "
         "numbers, texts, lists, dicts or arrays."
     )
+
+
+def together(group: Group, work: Callable[[], T], kind: str) -> T:
+    """Each worker's own result of its own work; what fails on one is an error on all."""
+    result, error = None, None
+    try:
+        result = work()
+    except Exception as problem:  # the others wait: first tell them
+        error = problem
+    flags = group.gather(torch.tensor([int(error is not None)], device="cpu"), kind)
+    failed = flags.flatten().nonzero().flatten().tolist()
+    if failed:
+        raise_everywhere(group, error, failed, kind)
+    return result  # type: ignore[return-value]
+
+
+def raise_everywhere(
+    group: Group, error: Exception | None, failed: list[int], kind: str
+) -> NoReturn:
+    """Raise this worker's error, or else those of the workers that failed."""
+    name = "" if error is None or isinstance(error, ValueError) else f"{type(error).__name__}: "
+    text = f"{name}{error}".encode(errors="replace")[:_TEXT]
+    texts = gather_bytes(group, text, kind, torch.device("cpu"))
+    if error is not None:
+        raise error
+    lines = (f"worker {k}: {texts[k].decode(errors='ignore')}" for k in failed)
+    raise ValueError("\n".join(lines))
 
 
 def _canonical(value: Any) -> str:

@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from codauc.coda import CoDA
-from codauc.data import Batches, binarise, even_shards, fashion_tiny, thin_negatives
+from codauc.data import Batches, Task, binary_task, fashion_tiny
 from codauc.evaluation import evaluate
 from codauc.group import Group
 from codauc.launch import launch
@@ -29,7 +29,6 @@ from codauc.report.plots import Curve, can_plot, plot_curves
 from codauc.report.table import table
 from codauc.schedules import geometric
 
-POSITIVE = range(5)  # T-shirt, trouser, pullover, dress, coat against the other five classes
 KEEP_NEGATIVES = 0.4
 BATCH_SIZE = 32
 EVALUATE_EVERY = 64
@@ -85,28 +84,9 @@ class Outcome:
     weights: dict[str, Tensor] = field(repr=False)
 
 
-@dataclass(frozen=True)
-class Data:
-    """Images and binary labels."""
-
-    x: Tensor
-    y: Tensor
-    test_x: Tensor
-    test_y: Tensor
-
-    @property
-    def pos_ratio(self) -> float:
-        """The share of positives in the training set."""
-        return int(self.y.sum()) / len(self.y)
-
-
-def load(seed: int) -> Data:
+def load(seed: int) -> Task:
     """Fashion-MNIST's sample: five classes against five, 40% of the training negatives kept."""
-    images = fashion_tiny()
-    labels = binarise(images.train_y, POSITIVE)
-    kept = thin_negatives(labels, KEEP_NEGATIVES, seed)
-    test = binarise(images.test_y, POSITIVE)
-    return Data(images.train_x[kept], labels[kept], images.test_x, test)
+    return binary_task(fashion_tiny(), "half", KEEP_NEGATIVES, seed)
 
 
 def methods(settings: Settings) -> list[Method]:
@@ -122,17 +102,15 @@ def methods(settings: Settings) -> list[Method]:
 def train(
     group: Group,
     method: Method,
-    data: Data,
+    data: Task,
     settings: Settings,
     progress: Progress | None,
     done: int,
 ) -> Outcome | None:
     """One worker's part of one method; worker 0 looks at the test set and tells the outcome."""
     start = time.perf_counter()
-    shard = even_shards(len(data.y), group.size, settings.seed)[group.rank]
-    batches = Batches(
-        data.x[shard], data.y[shard], BATCH_SIZE, seed=settings.seed, worker=group.rank
-    )
+    seed, shard = settings.seed, data.shard(group.rank, group.size, settings.seed)
+    batches = Batches(data.x, data.y, BATCH_SIZE, rows=shard, seed=seed, worker=group.rank)
     model, loss = _model(), _loss(data)
     opt = PPDSG(model, loss, lr=settings.lr, gamma=settings.gamma)
     coda = CoDA(opt, group)
@@ -181,7 +159,7 @@ def run(settings: Settings, *, quiet: bool = False) -> list[Outcome]:
     data, outcomes, done = load(settings.seed), list[Outcome](), 0
     _check(settings, data)
     print(
-        f"Fashion-MNIST sample, 5 classes against 5: {len(data.y)} training images, "
+        f"Fashion-MNIST sample, 5 classes against 5: {len(data.rows)} training images, "
         f"{data.pos_ratio:.1%} positive; {len(data.test_y)} test images."
     )
     todo = methods(settings)
@@ -211,9 +189,9 @@ def run(settings: Settings, *, quiet: bool = False) -> list[Outcome]:
     return outcomes
 
 
-def _check(settings: Settings, data: Data) -> None:
+def _check(settings: Settings, data: Task) -> None:
     """Raise now what would otherwise be raised after minutes of work."""
-    even_shards(len(data.y), settings.workers, settings.seed)
+    data.shard(0, settings.workers, settings.seed)
     for method in methods(settings):
         geometric(settings.lr, settings.steps, settings.stages, method.sync_every)
     PPDSG(_model(), _loss(data), lr=settings.lr, gamma=settings.gamma)
@@ -226,7 +204,7 @@ def _model() -> ConvNet:
     return ConvNet(widths=(8, 16, 32))
 
 
-def _loss(data: Data) -> MinMaxAUCLoss:
+def _loss(data: Task) -> MinMaxAUCLoss:
     return MinMaxAUCLoss(pos_ratio=data.pos_ratio)
 
 

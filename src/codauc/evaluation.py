@@ -6,15 +6,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import reduce
 from itertools import chain
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from codauc.agreement import gather_bytes
+from codauc.agreement import raise_everywhere
 from codauc.checks import known_arguments, whole
+from codauc.data.rows import as_rows
 from codauc.group import Group, LocalGroup
 from codauc.metrics import (
     AUC,
@@ -32,12 +33,13 @@ from codauc.metrics import (
 
 _KIND = "evaluate"
 _TYPES = (torch.int64, torch.bfloat16, torch.float16, torch.float32, torch.float64)
-_TEXT = 2000  # bytes of a worker's error that the others are told
 
 
 @known_arguments
-def predict(model: nn.Module, x: Tensor, batch_size: int = 512) -> Tensor:
+def predict(model: nn.Module, x: Any, batch_size: int = 512) -> Tensor:
     """The model's logits for all of `x`, on the CPU, as in evaluation mode.
+
+    `x` is a tensor, a numpy array, a map-style data set or `codauc.data.Rows`.
 
     The model is afterwards as it was: the mode of each of its parts, also after an error, and
     the statistics of BatchNorm. So is torch's global random state. Batches are moved to the
@@ -49,18 +51,17 @@ def predict(model: nn.Module, x: Tensor, batch_size: int = 512) -> Tensor:
     batch_size = whole("batch_size", batch_size, least=1, remedy="use for example 512")
     if not len(x):
         raise ValueError("x has 0 samples: expected at least 1; give data to predict.")
-    device = _device(model, default=x.device)
+    device = _device(model, default=x.device if isinstance(x, Tensor) else torch.device("cpu"))
     devices = [device] if device.type == "cuda" else []
     # Not inference_mode: what a model caches in it could never be trained on afterwards.
     with _evaluation_mode(model), torch.random.fork_rng(devices), torch.no_grad():
-        batches = (x[start : start + batch_size] for start in range(0, len(x), batch_size))
-        return torch.cat([model(batch.to(device)).cpu() for batch in batches])
+        return torch.cat([model(batch.to(device)).cpu() for batch in _in_order(x, batch_size)])
 
 
 @known_arguments
 def evaluate(
     model: nn.Module,
-    x: Tensor,
+    x: Any,
     y: Tensor,
     batch_size: int = 512,
     level: float = 0.95,
@@ -112,7 +113,17 @@ def group_auc(
     return _joint(lambda: scores, labels, group, level, tolerance)
 
 
-def _scores(model: nn.Module, x: Tensor, y: Tensor, batch_size: int) -> Tensor:
+def _in_order(x: Any, batch_size: int) -> Iterator[Tensor]:
+    """All of `x` in batches; those of a tensor are views."""
+    for start in range(0, len(x), batch_size):
+        stop = min(start + batch_size, len(x))
+        if isinstance(x, Tensor):
+            yield x[start:stop]
+        else:
+            yield as_rows(x).gather(torch.arange(start, stop))
+
+
+def _scores(model: nn.Module, x: Any, y: Tensor, batch_size: int) -> Tensor:
     scores = predict(model, x, batch_size)
     # a column for one task, as the loss takes it too
     return scores.squeeze(1) if scores.shape == (len(y), 1) else scores
@@ -149,8 +160,9 @@ def _joint(
     except Exception as problem:  # the others wait: first tell them
         error = problem
     headers = _headers(part, group)
-    if part is None or any(header.failed for header in headers):
-        _raise_everywhere(error, headers, group)
+    failed = [k for k, header in enumerate(headers) if header.failed]
+    if part is None or failed:
+        raise_everywhere(group, error, failed, _KIND)
     _compare(headers)
     rows = _gathered(part.message, headers, group)
     if part.parts == 0:
@@ -188,18 +200,6 @@ def _headers(part: _Part | None, group: Group) -> list[_Header]:
         mine = _Header(0, len(part.ups), len(part.downs), len(part.message), type_, part.parts)
     rows = group.gather(torch.tensor(mine, device="cpu"), _KIND)
     return [_Header(*row.tolist()) for row in rows]
-
-
-def _raise_everywhere(error: Exception | None, headers: list[_Header], group: Group) -> NoReturn:
-    """Raise this worker's error, or else those of the others."""
-    name = "" if error is None or isinstance(error, ValueError) else f"{type(error).__name__}: "
-    text = f"{name}{error}".encode(errors="replace")[:_TEXT]
-    texts = gather_bytes(group, text, _KIND, torch.device("cpu"))
-    if error is not None:
-        raise error
-    failed = [k for k, header in enumerate(headers) if header.failed]
-    lines = (f"worker {k}: {texts[k].decode(errors='ignore')}" for k in failed)
-    raise ValueError("\n".join(lines))
 
 
 def _compare(headers: list[_Header]) -> None:

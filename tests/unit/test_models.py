@@ -1,9 +1,28 @@
-"""Claims about the small networks."""
+"""Claims about the networks; what concerns torchvision is in test_pretrained.py."""
+
+import json
+import sys
 
 import pytest
 import torch
+from torch import nn
 
-from codauc.models import MLP, ConvNet
+import codauc
+from codauc.models import MLP, ConvNet, ResNet18, ResNet20, ResNet50, TabularNet, build
+
+OWN = {  # of each network by name: arguments, and the shape of two samples
+    "convnet": ({"in_channels": 3, "widths": (4, 8)}, (2, 3, 32, 32)),
+    "mlp": ({"inputs": 6, "widths": (5,)}, (2, 6)),
+    "resnet18": ({}, (2, 3, 32, 32)),
+    "resnet20": ({"in_channels": 1}, (2, 1, 16, 16)),
+    "resnet50": ({}, (2, 3, 32, 32)),
+    "tabular": ({"numbers": 4, "categories": (1, 1), "widths": (5, 3)}, (2, 6)),
+}
+
+
+def samples(name):
+    x = torch.randn(OWN[name][1])
+    return x * (torch.arange(6) < 4) if name == "tabular" else x  # the only code there is: 0
 
 
 @pytest.mark.parametrize("side", [8, 9, 28, 33])
@@ -91,3 +110,240 @@ def test_wrong_arguments_are_refused(make, message):
 def test_wrong_shapes_are_refused(model, shape):
     with pytest.raises(ValueError, match="expected"):
         model(torch.zeros(shape))
+
+
+@pytest.mark.parametrize("outputs", [1, 3])
+@pytest.mark.parametrize("name", OWN)
+def test_a_network_made_by_name_can_be_made_again_from_what_it_says(name, outputs):
+    model = build(name, **OWN[name][0], outputs=outputs)
+    again = build(model.model_name, **json.loads(json.dumps(model.arguments)))
+    assert type(again) is type(model)
+    assert again.arguments == model.arguments
+    again.load_state_dict(model.state_dict())
+    x = samples(name)
+    assert torch.equal(again(x), model(x))
+    assert model(x).shape == ((2,) if outputs == 1 else (2, outputs))
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_every_parameter_of_a_network_made_by_name_gets_a_gradient(name):
+    model = build(name, **OWN[name][0])
+    x = torch.cat([samples(name) for _ in range(4)])
+    model(x).square().sum().backward()
+    assert all(p.grad.isfinite().all() and p.grad.any() for p in model.parameters())
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_a_step_of_ppdsg_moves_weights_and_batchnorm_statistics(name):
+    model = build(name, **OWN[name][0])
+    loss = codauc.MinMaxAUCLoss(pos_ratio=0.5)
+    opt = codauc.PPDSG(model, loss, lr=0.1, gamma=500.0)
+    before = {key: tensor.clone() for key, tensor in model.state_dict().items()}
+    loss(model(samples(name)), torch.tensor([0, 1])).backward()
+    opt.step()
+    after = model.state_dict()
+    assert all(tensor.isfinite().all() for tensor in after.values())
+    means = [key for key in after if key.endswith("running_mean")]
+    assert all(not torch.equal(after[key], before[key]) for key in means)
+    heads = [key for key in after if key in ("fc.weight", "head.weight")]
+    assert heads
+    assert not torch.equal(after[heads[0]], before[heads[0]])
+
+
+def test_a_subclass_of_a_network_goes_by_its_own_import_path():
+    class Mine(ConvNet):
+        pass
+
+    assert Mine.model_name == f"{__name__}:{Mine.__qualname__}"
+    assert ConvNet.model_name == "convnet"
+
+
+@pytest.mark.parametrize(
+    ("model", "outputs", "count"),
+    [(ResNet18, 1000, 11_689_512), (ResNet50, 1000, 25_557_032), (ResNet20, 10, 269_722)],
+)
+def test_resnets_have_the_published_number_of_parameters(model, outputs, count):
+    assert sum(p.numel() for p in model(outputs=outputs).parameters()) == count
+
+
+def test_resnet20_shortcuts_without_parameters_keep_every_second_pixel():
+    block = ResNet20().eval().layer2[0]
+    x = torch.randn(2, 16, 7, 8)
+    shortcut = block.downsample(x)
+    assert shortcut.shape == (2, 32, 4, 4)
+    assert torch.equal(shortcut[:, :16], x[:, :, ::2, ::2])
+    assert not shortcut[:, 16:].any()
+    assert not list(block.downsample.parameters())
+
+
+def test_convolutions_start_with_kaimings_variance_and_norms_as_the_identity():
+    model = ResNet18()
+    weight = model.layer3[0].conv1.weight  # 128 to 256 channels
+    assert weight.std().item() == pytest.approx((2 / (9 * 256)) ** 0.5, rel=0.01)
+    assert all((part.weight == 1).all() for part in model.modules() if hasattr(part, "running_var"))
+
+
+def test_tabular_without_categories_is_an_mlp():
+    table, mlp = TabularNet(5, widths=(4, 3)), MLP(5, widths=(4, 3))
+    mlp.load_state_dict(table.state_dict())
+    x = torch.randn(6, 5)
+    assert torch.equal(table(x), mlp(x))
+
+
+def test_tabular_needs_no_numbers():
+    assert TabularNet(0, categories=[4])(torch.tensor([[0.0], [3.0]])).shape == (2,)
+
+
+def test_tabular_looks_each_category_up_in_its_own_embedding():
+    model = TabularNet(1, categories=[2, 3], widths=())
+    x = torch.tensor([[0.5, 1.0, 2.0]])
+    first, second = (table.weight for table in model.embeddings)
+    together = torch.cat([x[0, :1], first[1], second[2]])
+    torch.testing.assert_close(model(x)[0], model.head(together)[0])
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+def test_tabular_takes_the_largest_code(dtype):
+    model = TabularNet(1, categories=[2048]).to(dtype)
+    assert model(torch.tensor([[0.0, 2047.0]], dtype=dtype)).isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("code", "shown"), [(3.0, "3"), (-1.0, "-1"), (0.5, "0.5"), (float("nan"), "nan")]
+)
+def test_tabular_names_the_category_the_code_and_the_size(code, shown):
+    model = TabularNet(2, categories=[9, 3])
+    x = torch.zeros(4, 4)
+    x[2, 3] = code
+    message = f"category 1 has the code {shown} in row 2: .* from 0 to 2, its size being 3"
+    with pytest.raises(ValueError, match=message):
+        model(x)
+
+
+def test_tabular_refuses_a_dtype_that_cannot_hold_the_codes():
+    with pytest.raises(ValueError, match=r"torch.bfloat16 .* up to 256 only.* size 300"):
+        TabularNet(1, categories=[300]).bfloat16()(torch.zeros(2, 2, dtype=torch.bfloat16))
+
+
+def test_tabular_runs_on_meta_tensors():
+    with torch.device("meta"):
+        assert TabularNet(1, categories=[3])(torch.zeros(2, 2)).shape == (2,)
+
+
+def test_dropout_works_in_training_only_and_none_draws_nothing():
+    x = torch.randn(50, 3)
+    some, none = TabularNet(3, dropout=0.5), TabularNet(3)
+    assert not torch.equal(some(x), some(x))
+    assert torch.equal(some.eval()(x), some(x))
+    state = torch.get_rng_state()
+    none(x)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_making_networks_changes_nothing_global_but_the_random_state():
+    dtype, threads = torch.get_default_dtype(), torch.get_num_threads()
+    for name in OWN:
+        build(name, **OWN[name][0])
+    assert (torch.get_default_dtype(), torch.get_num_threads()) == (dtype, threads)
+
+
+def make_model(width):
+    return nn.Linear(width, 1)
+
+
+class Holder:
+    class Net(nn.Identity):
+        pass
+
+    instance = nn.Identity()
+    number = 3
+
+    @staticmethod
+    def not_a_module():
+        return 3
+
+
+@pytest.fixture
+def here(monkeypatch):
+    """This module under a name by which it can be imported."""
+    monkeypatch.setitem(sys.modules, "their_models", sys.modules[__name__])
+    return "their_models"
+
+
+def test_an_import_path_makes_networks_of_ones_own(here):
+    assert build(f"{here}:make_model", width=4).in_features == 4
+    assert type(build(f"{here}:Holder.Net")) is Holder.Net
+    assert build("torch.nn:Linear", in_features=2, out_features=1).out_features == 1
+
+
+def test_an_argument_may_be_called_name():
+    with pytest.raises(ValueError, match="unknown argument 'name'"):
+        build("mlp", inputs=3, name="x")
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("Holder.instance", "is an object of type Identity: expected a class or function"),
+        ("Holder.number", "is an object of type int: expected a class or function"),
+        ("Holder.not_a_module", r"returned int: expected a torch.nn.Module"),
+        ("Holder.Nett", "'their_models' has no 'Holder.Nett'"),
+        ("make_model", "could not be made with no arguments: .*'width'"),
+        ("", "'their_models' has no ''"),
+    ],
+)
+def test_wrong_import_paths_say_what_is_there(here, path, message):
+    with pytest.raises(ValueError, match=message):
+        build(f"{here}:{path}")
+
+
+@pytest.mark.parametrize("path", ["no.such.module:Net", ":Net", ".relative:Net"])
+def test_a_failed_import_names_the_module_and_the_cause(path):
+    with pytest.raises(ValueError, match=f"importing '{path[:-4]}' failed with") as caught:
+        build(path)
+    assert caught.value.__cause__ is not None
+
+
+def test_a_module_that_fails_on_import_is_named(tmp_path, monkeypatch):
+    (tmp_path / "their_broken.py").write_text("raise RuntimeError('no accelerator')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ValueError, match="'their_broken' failed with RuntimeError: no accelerator"):
+        build("their_broken:Net")
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: build("resnett18"), "did you mean 'resnet18'.*import path"),
+        (lambda: build(["mlp"]), r"model=\['mlp'\]: expected one of 'convnet', 'mlp'"),
+        (lambda: build("mlp"), "'mlp' could not be made with no arguments: .*'inputs'"),
+        (lambda: build("mlp", input=3), r"MLP\(\) got .* 'input': did you mean 'inputs'"),
+        (lambda: build("resnet50", output=3), r"ResNet50\(\) got .* did you mean 'outputs'"),
+        (lambda: ResNet18(outputs=0), "outputs=0: expected an integer >= 1"),
+        (lambda: ResNet20(in_channels=1.5), "in_channels=1.5: expected an integer >= 1"),
+        (lambda: TabularNet(0), "numbers=0: expected an integer >= 1"),
+        (lambda: TabularNet(-1, [3]), "numbers=-1: expected an integer >= 0"),
+        (lambda: TabularNet(1, [3, 0]), "category size=0: expected an integer >= 1; its codes"),
+        (lambda: TabularNet(1, 3), r"categories=3: expected a sequence .* write \[3\]"),
+        (lambda: TabularNet(1, dropout=1), "dropout=1: expected a number >= 0 and < 1"),
+        (lambda: TabularNet(1, drop=0.1), "did you mean 'dropout'"),
+    ],
+)
+def test_wrong_names_and_arguments_are_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("model", "x", "message"),
+    [
+        (ResNet20(), torch.zeros(2, 1, 8, 8), r"expected \[N, 3, H, W\]"),
+        (ResNet20(), torch.zeros(3, 8, 8), r"expected \[N, 3, H, W\]"),
+        (TabularNet(2, [3]), torch.zeros(5, 2), r"expected \[N, 3\], 2 numbers then 1 category"),
+        (TabularNet(2, [3]), torch.zeros(3), r"expected \[N, 3\]"),
+        (TabularNet(2), torch.zeros(5, 2, dtype=torch.long), "x of torch.int64: expected floats"),
+    ],
+)
+def test_wrong_inputs_are_refused(model, x, message):
+    with pytest.raises(ValueError, match=message):
+        model(x)

@@ -2,24 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
 
-from codauc.checks import known_arguments, whole
+from codauc.checks import known_arguments, real, whole
+from codauc.data.binary import known_positives
+from codauc.data.order import Balanced, Position, Shuffled
+from codauc.data.rows import DatasetRows, Rows, as_rows
 from codauc.data.seeds import generator
+
+Augmentation = Callable[[Tensor, torch.Generator], Tensor]
+Fetched = tuple[Tensor, Tensor, Position]
 
 
 class Batches(Iterator[tuple[Tensor, Tensor]]):
     """Batches `(x, y)` without end; each epoch gives every sample exactly once.
+
+    `x` is a tensor, a numpy array (memory-mapped or not), a map-style data set or `Rows`; `y` are
+    the labels, which a data set of pairs need not be given. Of these only the samples numbered in
+    `rows` are used, for example a worker's shard; nothing is copied.
 
     The order of an epoch depends on (seed, worker, epoch) alone, never on torch's global
     generator. A batch does not cross epochs, so the last of an epoch may be smaller. Were it a
     single sample, which BatchNorm refuses in training, it joins the batch before it, which then
     has `batch_size + 1` samples. Batches of one sample come only from `batch_size=1` or from data
     of one sample. A `batch_size` above the number of samples gives all of them at each step.
+
+    With `balanced=q` a share q of every batch are positives (rounded, at least one of each class):
+    each class is shuffled and dealt out by itself, the scarcer one more often. The AUC does not
+    depend on the share of positives, and F keeps its saddle point up to a factor if p is the share
+    that is drawn: give the loss `pos_ratio=batches.sampled_ratio`, or let it estimate p.
+
+    `augment(x, generator)` changes each whole batch; its generator depends on the position alone.
+    With `loaders=n` samples are read ahead by n processes, which pays for images to be decoded.
 
     >>> x = torch.arange(7)
     >>> batches = Batches(x, x % 2 == 0, batch_size=3)
@@ -32,37 +53,66 @@ class Batches(Iterator[tuple[Tensor, Tensor]]):
     True
     """
 
-    epoch: int
-    index: int
-    _order: Tensor
+    position: Position
+    _feed: Iterator[Fetched]
 
     @known_arguments
     def __init__(
-        self, x: Tensor, y: Tensor, batch_size: int, *, seed: int = 0, worker: int = 0
+        self,
+        x: Any,
+        y: Tensor | None = None,
+        batch_size: int = 32,
+        *,
+        seed: int = 0,
+        worker: int = 0,
+        rows: Tensor | None = None,
+        balanced: float | None = None,
+        augment: Augmentation | None = None,
+        loaders: int = 0,
     ) -> None:
-        if len(x) != len(y):
-            raise ValueError(
-                f"x has {len(x)} samples and y {len(y)}: expected equally many; "
-                "give one label per sample."
-            )
-        if not len(x):
-            raise ValueError("x has 0 samples: expected at least 1; give this worker a shard.")
-        self.x, self.y = x, y
+        self.x, self.y = _checked(as_rows(x), y)
         self.batch_size = whole("batch_size", batch_size, least=1, remedy="use for example 32")
         self.seed = whole("seed", seed, least=0, remedy="use 0 if any seed will do")
         self.worker = whole("worker", worker, least=0, remedy="use the worker's rank")
-        self._move(epoch=0, index=0)
+        self.loaders = whole("loaders", loaders, least=0, remedy="use 0 to read in this process")
+        self.rows = None if rows is None else _numbers(rows, len(self.x))
+        self.augment = augment
+        self.sampled_ratio: float | None = None
+        self._order = self._planned(balanced)
+        self._move(Position())
+
+    def _planned(self, balanced: float | None) -> Shuffled | Balanced:
+        count = len(self.x) if self.rows is None else len(self.rows)
+        if balanced is None:
+            return Shuffled(count, self.batch_size, self.seed, self.worker)
+        hand = _hand(balanced, self.batch_size)
+        if self.y is None:
+            raise ValueError("balanced without y: expected the labels; give them as y.")
+        positive = known_positives(self.y if self.rows is None else self.y[self.rows]).cpu()
+        if not 0 < int(positive.sum()) < count:
+            raise ValueError(
+                f"balanced={balanced!r} with {int(positive.sum())} positives of {count} samples: "
+                "expected both classes; leave balanced out for this worker's data."
+            )
+        self.sampled_ratio = hand / self.batch_size
+        return Balanced(positive, hand, self.batch_size, self.seed, self.worker)
+
+    @property
+    def epoch(self) -> int:
+        """How many epochs are over."""
+        return self.position.epoch
+
+    @property
+    def index(self) -> int:
+        """How many samples of the epoch were given."""
+        return self.position.at
 
     def __next__(self) -> tuple[Tensor, Tensor]:
-        stop, end = self.index + self.batch_size, len(self.x)
-        if end - stop == 1 and self.batch_size > 1:
-            stop = end
-        chosen = self._order[self.index : stop]
-        if stop < end:
-            self.index = stop
-        else:
-            self._move(self.epoch + 1, 0)
-        x, y = (data.index_select(0, chosen.to(data.device)) for data in (self.x, self.y))
+        x, y, after = next(self._feed)
+        if self.augment is not None:
+            key = (5, self.worker, *self.position)
+            x = self.augment(x, generator(np.random.SeedSequence(self.seed, spawn_key=key)))
+        self.position = after
         return x, y
 
     def state_dict(self) -> dict[str, int]:
@@ -89,19 +139,97 @@ class Batches(Iterator[tuple[Tensor, Tensor]]):
         remedy = "use what state_dict() returned"
         epoch = whole("epoch", state["epoch"], least=0, remedy=remedy)
         index = whole("index", state["index"], least=0, remedy=remedy)
-        if index >= len(self.x):
-            raise ValueError(f"index={index}: expected less than {len(self.x)} samples; {remedy}.")
-        self._move(epoch, index)
+        if index >= self._order.epoch_length:
+            length = self._order.epoch_length
+            raise ValueError(f"index={index}: expected less than {length} samples; {remedy}.")
+        self._move(Position(epoch, index))
 
     def _identity(self) -> dict[str, int]:
+        drawn = self._order.hands[0] if isinstance(self._order, Balanced) else 0
         return {
-            "samples": len(self.x),
+            "samples": len(self.x) if self.rows is None else len(self.rows),
+            "rows": 0 if self.rows is None else zlib.crc32(self.rows.numpy().tobytes()),
             "batch_size": self.batch_size,
+            "positives": drawn,
             "seed": self.seed,
             "worker": self.worker,
         }
 
-    def _move(self, epoch: int, index: int) -> None:
-        source = generator(np.random.SeedSequence(self.seed, spawn_key=(3, self.worker, epoch)))
-        self.epoch, self.index = epoch, index
-        self._order = torch.randperm(len(self.x), generator=source)
+    def _move(self, position: Position) -> None:
+        self.position = position
+        self._feed = self._read_ahead(position) if self.loaders else self._read(position)
+
+    def _read(self, position: Position) -> Iterator[Fetched]:
+        fetch = _Fetch(self.x, self.y, self.rows)
+        for numbers, after in self._order.plan(position):
+            yield fetch[numbers, after]
+
+    def _read_ahead(self, position: Position) -> Iterator[Fetched]:
+        loader = DataLoader(
+            _Fetch(self.x, self.y, self.rows),
+            batch_size=None,
+            sampler=self._order.plan(position),
+            num_workers=self.loaders,
+            generator=torch.Generator(),  # it seeds the processes, and must not be the global one
+        )
+        return iter(loader)
+
+
+class _Fetch(Dataset[Fetched]):
+    """A batch by the numbers of its samples, here or in a process that reads ahead."""
+
+    def __init__(self, x: Rows, y: Tensor | None, rows: Tensor | None) -> None:
+        self.x, self.y, self.rows = x, y, rows
+
+    def __getitem__(self, item: tuple[Tensor, Position]) -> Fetched:
+        numbers, after = item
+        if self.rows is not None:
+            numbers = self.rows.index_select(0, numbers)
+        if self.y is None:
+            assert isinstance(self.x, DatasetRows)
+            return *self.x.pairs(numbers), after
+        y = self.y.index_select(0, numbers.to(self.y.device))
+        return self.x.gather(numbers), y, after
+
+
+def _checked(x: Rows, y: Tensor | None) -> tuple[Rows, Tensor | None]:
+    if not len(x):
+        raise ValueError("x has 0 samples: expected at least 1; give this worker a shard.")
+    if y is None and not isinstance(x, DatasetRows):
+        raise ValueError("y is missing: expected one label per sample; give y.")
+    if y is None:
+        return x, None
+    y = torch.as_tensor(y)
+    if len(x) != len(y):
+        raise ValueError(
+            f"x has {len(x)} samples and y {len(y)}: expected equally many; "
+            "give one label per sample."
+        )
+    return x, y
+
+
+def _numbers(rows: Tensor, count: int) -> Tensor:
+    numbers = torch.as_tensor(rows)
+    if numbers.dim() != 1 or numbers.dtype not in (torch.int64, torch.int32):
+        raise ValueError(
+            f"rows of {numbers.dtype} and shape {list(numbers.shape)}: expected the numbers of "
+            "this worker's samples, such as even_shards(...)[rank]."
+        )
+    if not len(numbers):
+        raise ValueError("rows has 0 numbers: expected at least 1; give this worker a shard.")
+    low, high = (int(limit) for limit in torch.aminmax(numbers))
+    if low < 0 or high >= count:
+        raise ValueError(
+            f"rows has {low if low < 0 else high}: expected numbers from 0 to {count - 1}; "
+            "make the shards for this data."
+        )
+    return numbers.to("cpu", torch.int64).contiguous()
+
+
+def _hand(balanced: float, batch_size: int) -> int:
+    """How many positives a balanced batch has."""
+    remedy = "it is the share of positives in a batch, for example 0.5"
+    share = real("balanced", balanced, above=0, below=1, remedy=remedy)
+    if batch_size < 2:
+        raise ValueError("balanced with batch_size=1: expected at least 2, one of each class.")
+    return min(max(round(share * batch_size), 1), batch_size - 1)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import difflib
+from collections.abc import Collection, Sequence
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -13,18 +15,25 @@ from codauc.data.seeds import generator
 
 
 @known_arguments
-def binarise(labels: Tensor, positive: Collection[int]) -> Tensor:
+def binarise(
+    labels: Tensor | Sequence[str], positive: Collection[int | str] | Literal["half"]
+) -> Tensor:
     """True where the label is one of the classes in `positive`, False elsewhere.
+
+    Labels are numbers, or texts as `image_table` gives them.
+
+    `positive="half"` names the first half of the classes that occur, in ascending order: 0 to 4 of
+    ten classes, 0 to 49 of a hundred. Of an odd number, the middle class is negative.
 
     >>> binarise(torch.tensor([0, 1, 2, 1]), positive={1, 2})
     tensor([False,  True,  True,  True])
+    >>> binarise(["benign", "malignant"], positive=["malignant"])
+    tensor([False,  True])
+    >>> binarise(torch.tensor([0, 1, 2, 1]), positive="half")
+    tensor([ True, False, False, False])
     """
-    if not isinstance(positive, Collection):
-        raise ValueError(
-            f"positive={positive!r}: expected a collection of classes; write [{positive!r}]."
-        )
-    classes, which = torch.unique(labels, return_inverse=True)
-    present, chosen = classes.tolist(), set(positive)
+    present, which = _classes(labels)
+    chosen = _chosen(positive, present)
     missing = list(chosen.difference(present))
     if missing:
         raise ValueError(
@@ -32,11 +41,37 @@ def binarise(labels: Tensor, positive: Collection[int]) -> Tensor:
             f"which are {_some(present)}; name only these."
         )
     if len(chosen) in (0, len(present)):
+        shown = positive if isinstance(positive, str) else list(positive)
         raise ValueError(
-            f"positive={list(positive)!r}: expected some but not all of the classes "
+            f"positive={shown!r}: expected some but not all of the classes "
             f"{_some(present)}; AUC needs both positives and negatives."
         )
-    return torch.tensor([name in chosen for name in present], device=labels.device)[which]
+    return torch.tensor([name in chosen for name in present], device=which.device)[which]
+
+
+def _classes(labels: Tensor | Sequence[str]) -> tuple[list[Any], Tensor]:
+    """The classes in their order, and which of them each label is."""
+    if isinstance(labels, Tensor):
+        classes, which = torch.unique(labels, return_inverse=True)
+        return classes.tolist(), which
+    names, places = np.unique(np.asarray(labels), return_inverse=True)
+    return names.tolist(), torch.from_numpy(places)
+
+
+def _chosen(positive: Collection[int | str] | str, present: list[Any]) -> set[Any]:
+    if isinstance(positive, str):
+        if positive != "half":
+            near = difflib.get_close_matches(positive.lower(), ["half"])
+            hint = "did you mean 'half'?" if near else "name the classes by their numbers, as [1]."
+            raise ValueError(
+                f"positive={positive!r}: expected a collection of classes or 'half'; {hint}"
+            )
+        return set(present[: len(present) // 2])
+    if not isinstance(positive, Collection):
+        raise ValueError(
+            f"positive={positive!r}: expected a collection of classes; write [{positive!r}]."
+        )
+    return set(positive)
 
 
 @known_arguments
@@ -55,7 +90,7 @@ def thin_negatives(labels: Tensor, keep: float, seed: int) -> Tensor:
     if part > 1:
         raise ValueError(f"keep={keep!r}: expected a number > 0 and <= 1; {remedy}.")
     seed = whole("seed", seed, least=0, remedy="use 0 if any seed will do")
-    positive = _positive(labels)
+    positive = known_positives(labels)
     negatives = (~positive).nonzero().squeeze(1)
     if not len(negatives):
         raise ValueError(
@@ -69,7 +104,8 @@ def thin_negatives(labels: Tensor, keep: float, seed: int) -> Tensor:
     return chosen.nonzero().squeeze(1)
 
 
-def _positive(labels: Tensor) -> Tensor:
+def known_positives(labels: Tensor) -> Tensor:
+    """Which labels [N] are positive; an error unless they are bool, 0/1 or -1/+1."""
     values = torch.unique(labels).tolist()
     if labels.dim() != 1 or not (set(values) <= {0, 1} or set(values) <= {-1, 1}):
         raise ValueError(
@@ -79,6 +115,6 @@ def _positive(labels: Tensor) -> Tensor:
     return labels > 0
 
 
-def _some(values: list[int]) -> str:
+def _some(values: list[Any]) -> str:
     shown = ", ".join(map(repr, values[:10]))
     return f"{shown}, ... ({len(values)} in all)" if len(values) > 10 else shown or "none"

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from codauc.checks import known_arguments, whole
+from codauc.checks import known_arguments, real, whole
+from codauc.data.binary import known_positives
 from codauc.data.seeds import generator
+from codauc.group import Group, LocalGroup
 
 
 @known_arguments
@@ -20,6 +26,153 @@ def even_shards(count: int, workers: int, seed: int) -> list[Tensor]:
     >>> [len(shard) for shard in shards], sorted(torch.cat(shards).tolist())
     ([4, 3, 3], [0, 1, 2, 3, 4, 5, 6, 7, 8, 9])
     """
+    count, workers, seed = _sizes(count, workers, seed)
+    source = generator(np.random.SeedSequence(seed, spawn_key=(2,)))
+    parts = torch.randperm(count, generator=source).tensor_split(workers)
+    # A view would carry every worker's indices along when a shard is saved or sent.
+    return [part.clone() for part in parts]
+
+
+@known_arguments
+def skewed_shards(labels: Tensor, workers: int, concentration: float, seed: int) -> list[Tensor]:
+    """Shards that differ in their labels and sizes, as data of different places do.
+
+    Each class is shared out by proportions drawn from a Dirichlet distribution: the smaller the
+    `concentration`, the more a class belongs to few workers; at 100 shards are nearly alike. Shards
+    are disjoint, together complete, and each has at least one sample.
+
+    >>> labels = torch.arange(1000) % 10 == 0
+    >>> shards = skewed_shards(labels, workers=3, concentration=0.5, seed=0)
+    >>> len(torch.cat(shards).unique()), min(len(shard) for shard in shards) > 0
+    (1000, True)
+    """
+    count, workers, seed = _sizes(len(labels), workers, seed)
+    remedy = "use 0.1 for very different shards, 100 for nearly equal ones"
+    spread = real("concentration", concentration, above=0, remedy=remedy)
+    rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(7,)))
+    owner = np.empty(count, np.int64)
+    for value in torch.unique(labels):
+        members = rng.permutation((labels == value).nonzero().flatten().cpu().numpy())
+        # the proportions of tiny concentrations can all be 0: then one worker has the class
+        shares = np.nan_to_num(rng.dirichlet(np.full(workers, spread)))
+        shares = shares if shares.sum() > 0 else np.eye(workers)[rng.integers(workers)]
+        cuts = np.round(np.cumsum(shares)[:-1] * len(members)).astype(np.int64)
+        for worker, part in enumerate(np.split(members, cuts)):
+            owner[part] = worker
+    return _owned(_without_empty(owner, workers), workers)
+
+
+@known_arguments
+def silo_shards(silos: Sequence[object] | NDArray[np.generic], workers: int) -> list[Tensor]:
+    """Shards by what a sample belongs to, such as its hospital: no silo is ever divided.
+
+    `silos` names each sample's silo. With as many silos as workers each has one, in the order of
+    their names; with more, the largest goes first, each to the worker that has the fewest samples.
+
+    >>> silo_shards(["Ulm", "Bonn", "Ulm", "Bonn", "Ulm"], workers=2)
+    [tensor([1, 3]), tensor([0, 2, 4])]
+    """
+    names, which = np.unique(np.asarray(silos), return_inverse=True)
+    _, workers, _ = _sizes(len(which), workers, 0)
+    if len(names) < workers:
+        raise ValueError(
+            f"{len(names)} silos with workers={workers}: expected at least one silo per worker; "
+            f"use at most {len(names)} workers."
+        )
+    sizes, home = np.bincount(which), np.arange(len(names))
+    if len(names) > workers:
+        load = np.zeros(workers, np.int64)
+        for silo in np.argsort(-sizes, kind="stable"):
+            home[silo] = load.argmin()
+            load[home[silo]] += sizes[silo]
+    return _owned(home[which], workers)
+
+
+class Piece(NamedTuple):
+    """Rows `start` to `stop` of one block of a file."""
+
+    block: int
+    start: int
+    stop: int
+
+
+def block_shards(blocks: Sequence[int], workers: int, seed: int) -> list[list[Piece]]:
+    """Even shards of a file that is read block by block; `blocks` are their numbers of rows.
+
+    The blocks are shuffled by `seed`, laid end to end and cut into equal parts, so that a worker
+    reads its own blocks alone. Shards are disjoint, together complete, and their sizes differ by at
+    most one row.
+
+    >>> for shard in block_shards([4, 4, 4], workers=2, seed=0):
+    ...     print([tuple(piece) for piece in shard])
+    [(0, 0, 2), (2, 0, 4)]
+    [(0, 2, 4), (1, 0, 4)]
+    """
+    count, workers, seed = _sizes(sum(blocks), workers, seed)
+    source = generator(np.random.SeedSequence(seed, spawn_key=(8,)))
+    order = torch.randperm(len(blocks), generator=source).tolist()
+    ends = np.cumsum([blocks[block] for block in order])
+    shards = []
+    for worker in range(workers):
+        extra = count % workers
+        low = worker * (count // workers) + min(worker, extra)
+        high = low + count // workers + (worker < extra)
+        first, last = np.searchsorted(ends, [low, high - 1], side="right")
+        pieces = [
+            Piece(order[i], max(low - begin, 0), min(high - begin, blocks[order[i]]))
+            for i in range(first, last + 1)
+            for begin in [int(ends[i]) - blocks[order[i]]]
+        ]
+        shards.append(sorted(piece for piece in pieces if piece.start < piece.stop))
+    return shards
+
+
+def dealt(start: int, count: int, workers: int, seed: int) -> NDArray[np.int64]:
+    """The owner of each of the rows `start` to `start + count` of a file of unknown length.
+
+    Of every `workers` rows that follow each other each worker gets one, by a chance that depends on
+    (seed, row) alone, so that shards are even, disjoint and complete wherever the file ends.
+
+    >>> dealt(0, 9, workers=3, seed=0).reshape(3, 3).tolist()
+    [[1, 0, 2], [2, 1, 0], [0, 1, 2]]
+    """
+    first = start // workers * workers
+    rows = np.arange(first, -(-(start + count) // workers) * workers, dtype=np.uint64)
+    ranks = scattered(rows, seed).reshape(-1, workers).argsort(axis=1, kind="stable")
+    return ranks.argsort(axis=1).reshape(-1)[start - first : start - first + count]
+
+
+def scattered(rows: NDArray[np.uint64], seed: int) -> NDArray[np.uint64]:
+    """A pseudo-random number for each row, from (seed, row) alone (splitmix64)."""
+    key = np.random.SeedSequence(seed, spawn_key=(9,)).generate_state(1, np.uint64)[0]
+    with np.errstate(over="ignore"):
+        z = (rows + key) * np.uint64(0x9E3779B97F4A7C15)
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        out: NDArray[np.uint64] = z ^ (z >> np.uint64(31))
+    return out
+
+
+class ShardCount(NamedTuple):
+    """How much data a worker has."""
+
+    samples: int
+    positives: int
+
+
+@known_arguments
+def shard_counts(labels: Tensor, group: Group | None = None) -> list[ShardCount]:
+    """The samples and positives of every worker, in the order of ranks, from each one's labels.
+
+    >>> shard_counts(torch.tensor([0, 0, 1]))
+    [ShardCount(samples=3, positives=1)]
+    """
+    group = LocalGroup() if group is None else group
+    mine = torch.tensor([len(labels), int(known_positives(labels).sum())])
+    return [ShardCount(*row) for row in group.gather(mine, "start").tolist()]
+
+
+def _sizes(count: int, workers: int, seed: int) -> tuple[int, int, int]:
     workers = whole("workers", workers, least=1, remedy="use 1 for all data in one shard")
     seed = whole("seed", seed, least=0, remedy="use 0 if any seed will do")
     count = whole("count", count, least=1, remedy="it is the number of samples to share out")
@@ -28,7 +181,17 @@ def even_shards(count: int, workers: int, seed: int) -> list[Tensor]:
             f"count={count} with workers={workers}: expected at least one sample per worker; "
             f"use at most {count} workers."
         )
-    source = generator(np.random.SeedSequence(seed, spawn_key=(2,)))
-    parts = torch.randperm(count, generator=source).tensor_split(workers)
-    # A view would carry every worker's indices along when a shard is saved or sent.
-    return [part.clone() for part in parts]
+    return count, workers, seed
+
+
+def _without_empty(owner: NDArray[np.int64], workers: int) -> NDArray[np.int64]:
+    sizes = np.bincount(owner, minlength=workers)
+    for worker in np.flatnonzero(sizes == 0):
+        richest = sizes.argmax()
+        owner[np.flatnonzero(owner == richest)[0]] = worker
+        sizes[[richest, worker]] += [-1, 1]
+    return owner
+
+
+def _owned(owner: NDArray[np.int64], workers: int) -> list[Tensor]:
+    return [torch.from_numpy(np.flatnonzero(owner == worker)) for worker in range(workers)]

@@ -1,0 +1,261 @@
+"""Images in files, read when they are asked for; Pillow decodes them."""
+
+from __future__ import annotations
+
+import copy
+import os
+import warnings
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from codauc.checks import known_arguments, real, whole
+from codauc.data.rows import Rows
+
+if TYPE_CHECKING:
+    from PIL.Image import Image, Transpose
+
+FORMATS = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP")
+SCALES = {  # mean and std; those of RGB are ImageNet's, as most published weights expect
+    1: ((0.5,), (0.5,)),
+    3: ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+}
+
+
+class ImageFiles(Rows):
+    """Image files as rows: float32 [channels, size, size] each, decoded when gathered.
+
+    An image is turned upright (EXIF), resized to a shorter side of `size` (bilinear, antialiased;
+    smaller images grow), and its middle square kept. Its values are `(pixel / 255 - mean) / std`,
+    by default with ImageNet's mean (0.485, 0.456, 0.406) and std (0.229, 0.224, 0.225) for RGB
+    (`channels=3`), and 0.5 and 0.5 for grey (`channels=1`).
+
+    PNG, JPEG, BMP, GIF, TIFF and WebP are told by their content. Of several frames the first is
+    taken, and what is transparent lies on white. Grey of 16 bits is divided by 257 and not
+    rounded. A file that does not decode is an error that names it, when it is asked for.
+
+    >>> import tempfile, PIL.Image
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     PIL.Image.new("RGB", (40, 30), "red").save(f"{folder}/red.png")
+    ...     images = ImageFiles([f"{folder}/red.png"], size=8, mean=0, std=1)
+    ...     images.gather(torch.tensor([0, 0])).mean((2, 3))
+    tensor([[1., 0., 0.],
+            [1., 0., 0.]])
+    """
+
+    @known_arguments
+    def __init__(
+        self,
+        files: Iterable[str | os.PathLike[str]] | Paths,
+        size: int = 224,
+        *,
+        channels: int = 3,
+        mean: float | Sequence[float] | None = None,
+        std: float | Sequence[float] | None = None,
+    ) -> None:
+        _pillow()
+        self.size = whole("size", size, least=1, remedy="it is the side in pixels, such as 224")
+        if channels not in (1, 3):
+            raise ValueError(f"channels={channels!r}: expected 3 (RGB) or 1 (grey); choose one.")
+        self.channels = channels
+        usual_mean, usual_std = SCALES[channels]
+        self.mean = _by_channel("mean", mean, usual_mean)
+        self.std = _by_channel("std", std, usual_std)
+        if isinstance(files, str | bytes | os.PathLike):
+            raise ValueError(
+                f"files={files!r}: expected several paths; write [{files!r}], or use image_folder."
+            )
+        self._paths = files if isinstance(files, Paths) else Paths(files)
+        self._rows = np.arange(len(self._paths))
+        if not len(self):
+            raise ValueError("files holds 0 paths: expected at least 1; name the images.")
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def path(self, index: int) -> str:
+        """The absolute path of a sample's file."""
+        return self._paths[int(self._rows[index])]
+
+    def take(self, indices: Tensor) -> ImageFiles:
+        """The samples of these numbers, in this order; the list of paths is shared, not copied."""
+        taken = copy.copy(self)
+        taken._rows = self._rows[self._numbers(indices)]
+        return taken
+
+    def gather(self, indices: Tensor) -> Tensor:
+        """The images of these numbers [n, channels, size, size], in this order."""
+        numbers = self._numbers(indices).tolist()
+        x = torch.empty(len(numbers), self.channels, self.size, self.size, dtype=torch.float32)
+        for sample, number in zip(x, numbers, strict=True):
+            sample.copy_(_pixels(self.path(number), self.size, self.channels))
+        mean, std = (torch.tensor(v, dtype=x.dtype).view(-1, 1, 1) for v in (self.mean, self.std))
+        return x.div_(255).sub_(mean).div_(std)
+
+    @known_arguments
+    def check(
+        self, *, pixels: bool = False, progress: Callable[[int, int], object] | None = None
+    ) -> None:
+        """Read the header of every file, or with `pixels` all of it; the first bad one is an error.
+
+        After each file `progress(files done, files in all)` is called.
+        """
+        for number in range(len(self)):
+            with _reading(self.path(number)) as image:
+                if pixels:
+                    _plain(image, self.channels)
+            if progress is not None:
+                progress(number + 1, len(self))
+
+    def _numbers(self, indices: Tensor) -> NDArray[np.int64]:
+        if indices.dim() != 1 or indices.dtype != torch.int64:
+            raise ValueError(
+                f"indices: got {indices.dtype} of shape {list(indices.shape)}, expected "
+                "torch.int64 of shape [n]; use for example torch.tensor([0, 1])."
+            )
+        numbers: NDArray[np.int64] = indices.cpu().numpy()
+        outside = numbers[(numbers < 0) | (numbers >= len(self))]
+        if len(outside):
+            raise ValueError(
+                f"indices: got {outside[0]}, expected 0 to {len(self) - 1}; there are no others."
+            )
+        return numbers
+
+
+class Paths:
+    """Many paths in one block of bytes: small in memory, and pickled at once.
+
+    Relative ones belong to `root`, or to the present directory. They are given back as absolute
+    paths, which hold after a change of directory and in other processes.
+
+    >>> paths = Paths(["a.png", "b/ü.png"], root="/images")
+    >>> len(paths), paths[1]
+    (2, '/images/b/ü.png')
+    """
+
+    def __init__(self, names: Iterable[str | os.PathLike[str]], root: str = "") -> None:
+        block, ends = bytearray(), array("q", [0])
+        for name in names:
+            block += os.fsencode(name)
+            ends.append(len(block))
+        self._root, self._block, self._ends = os.path.abspath(root), bytes(block), np.array(ends)
+
+    def __len__(self) -> int:
+        return len(self._ends) - 1
+
+    def __getitem__(self, index: int) -> str:
+        name = self._block[self._ends[index] : self._ends[index + 1]]
+        return os.path.join(self._root, os.fsdecode(name))
+
+
+def _by_channel(name: str, value: Any, usual: tuple[float, ...]) -> tuple[float, ...]:
+    if value is None:
+        return usual
+    values = list(value) if isinstance(value, Iterable) else [value] * len(usual)
+    if len(values) != len(usual):
+        raise ValueError(
+            f"{name}={value!r}: expected {len(usual)} numbers, one a channel; or give one for all."
+        )
+    above = 0 if name == "std" else -np.inf
+    remedy = "it applies to pixels from 0 to 1"
+    return tuple(real(name, number, above=above, remedy=remedy) for number in values)
+
+
+def _pillow() -> Any:
+    try:
+        import PIL.Image
+    except ImportError as error:
+        raise ImportError(
+            "Pillow is not installed: expected it to read images; pip install 'codauc[images]'."
+        ) from error
+    return PIL.Image
+
+
+@contextmanager
+def _reading(path: str) -> Iterator[Image]:
+    """The file's image, its header read; whatever fails with it is an error naming the file."""
+    pillow = _pillow()
+    with warnings.catch_warnings():
+        # Pillow warns of broken metadata, such as EXIF; the pixels beside it are sound.
+        warnings.simplefilter("ignore")
+        warnings.simplefilter("error", pillow.DecompressionBombWarning)
+        try:
+            with pillow.open(path, formats=FORMATS) as image:
+                _usable(image)
+                yield image
+        # Broken files make Pillow raise errors of many kinds, from OSError to SyntaxError.
+        except Exception as error:
+            raise ValueError(
+                f"{path} cannot be read ({error or type(error).__name__}): expected a whole image, "
+                f"{', '.join(FORMATS)}; replace the file or take it out."
+            ) from error
+
+
+def _usable(image: Image) -> None:
+    if image.mode in ("I", "F"):
+        raise ValueError("it has signed or 32-bit pixels, of no known range: convert to 8 bits")
+    if max(image.size) > 100 * min(image.size):  # resized, it could fill the memory
+        raise ValueError(f"it has {image.size} pixels, one side above 100 times the other")
+
+
+def _pixels(path: str, size: int, channels: int) -> Tensor:
+    """The pixels, from 0 to 255: [channels, size, size], or [1, size, size] if all are equal."""
+    with _reading(path) as image:
+        image.load()  # which turns a TIFF, so that the next line finds nothing left to do
+        turn = _turn(image)
+        plain = _plain(image, channels)
+        upright = plain if turn is None else plain.transpose(turn)
+        pixels = torch.from_numpy(np.array(_square(upright, size)))
+    return pixels.permute(2, 0, 1) if pixels.dim() == 3 else pixels.unsqueeze(0)
+
+
+def _plain(image: Image, channels: int) -> Image:
+    """Decoded, without palette and alpha: RGB, or grey with pixels of 8 bits or floats."""
+    pillow = _pillow()
+    if image.mode.startswith("I;16"):
+        plain: Image = pillow.fromarray(_grey(image))
+        return plain
+    if image.has_transparency_data:
+        white = pillow.new("RGBA", image.size, "white")
+        image = pillow.alpha_composite(white, image.convert("RGBA"))
+    return image.convert("RGB" if channels == 3 else "L")
+
+
+def _grey(image: Image) -> NDArray[np.float32]:
+    """Grey of 16 bits (a TIFF may have 12) as floats from 0 to 255."""
+    tags = getattr(image, "tag_v2", {})
+    bits, kind = int(tags.get(258, (16,))[0]), tags.get(262)
+    grey: NDArray[np.float32] = np.asarray(image).astype(np.float32) * 255 / (2**bits - 1)
+    if kind == 0:  # white is zero, which Pillow turns round for 8 bits only
+        np.subtract(255, grey, out=grey)
+    return grey
+
+
+def _turn(image: Image) -> Transpose | None:
+    """What makes the image upright. Pillow's own function fails where EXIF is partly broken."""
+    turns = _pillow().Transpose
+    upright: dict[int, Transpose] = {
+        2: turns.FLIP_LEFT_RIGHT,
+        3: turns.ROTATE_180,
+        4: turns.FLIP_TOP_BOTTOM,
+        5: turns.TRANSPOSE,
+        6: turns.ROTATE_270,
+        7: turns.TRANSVERSE,
+        8: turns.ROTATE_90,
+    }
+    return upright.get(image.getexif().get(0x0112, 1))
+
+
+def _square(image: Image, size: int) -> Image:
+    """The shorter side resized to `size`, the middle of the longer kept, as torchvision does."""
+    short = min(image.size)
+    width, height = (size * side // short for side in image.size)
+    image = image.resize((width, height), _pillow().Resampling.BILINEAR)
+    left, top = round((width - size) / 2), round((height - size) / 2)
+    return image.crop((left, top, left + size, top + size))

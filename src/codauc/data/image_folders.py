@@ -1,0 +1,249 @@
+"""Where image files and their labels are found: folders of classes, tables, ImageNet."""
+
+from __future__ import annotations
+
+import csv
+import os
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import PurePath
+from typing import NamedTuple, TypedDict, Unpack
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from codauc.checks import choice, real, whole
+from codauc.data.image_files import ImageFiles, Paths
+from codauc.data.seeds import generator
+
+SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
+
+
+class Scaling(TypedDict, total=False):
+    """The arguments of `ImageFiles` beside the files and the size."""
+
+    channels: int
+    mean: float | Sequence[float] | None
+    std: float | Sequence[float] | None
+
+
+class ImageFolder(NamedTuple):
+    """Images, the names of the classes, and each image's label [N]: its class's place in them."""
+
+    x: ImageFiles
+    classes: list[str]
+    y: Tensor
+
+
+class ImageSplit(NamedTuple):
+    """Image files and class labels [N], for training and for testing."""
+
+    train_x: ImageFiles
+    train_y: Tensor
+    test_x: ImageFiles
+    test_y: Tensor
+
+
+def image_folder(
+    directory: str | os.PathLike[str], size: int = 224, **scaling: Unpack[Scaling]
+) -> ImageFolder:
+    """The images of `directory/<class>/`, at any depth; each folder there is a class.
+
+    Classes and files are in the order of their names, whatever the file system's order. Names
+    that begin with a dot are passed over, and so are files without an image's suffix: .png, .jpg,
+    .jpeg, .bmp, .gif, .tif, .tiff or .webp, in small or capital letters. Links are followed.
+    `size` and `scaling` are those of `ImageFiles`.
+
+    >>> import tempfile, PIL.Image
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     for name in ("dog", "cat"):
+    ...         os.mkdir(f"{folder}/{name}")
+    ...         PIL.Image.new("L", (9, 9)).save(f"{folder}/{name}/1.png")
+    ...     image_folder(folder, size=8)[1:]
+    (['cat', 'dog'], tensor([0, 1]))
+    """
+    root = _directory(directory)
+    classes, names, counts = _classes(root), list[str](), list[int]()
+    for label in classes:
+        found = list(_images(root, label))
+        if not found:
+            raise ValueError(
+                f"{os.path.join(root, label)} has no images: expected some, as each folder is a "
+                "class; add them or remove the folder."
+            )
+        names += found
+        counts.append(len(found))
+    labels = torch.arange(len(classes)).repeat_interleave(torch.tensor(counts))
+    return ImageFolder(ImageFiles(Paths(names, root), size, **scaling), classes, labels)
+
+
+def imagenet(
+    directory: str | os.PathLike[str],
+    seed: int,
+    size: int = 224,
+    *,
+    held_out: float = 0.01,
+    **scaling: Unpack[Scaling],
+) -> ImageSplit:
+    """ImageNet's training images, of which a random part `held_out` is for testing.
+
+    `directory` holds the class folders (`n01440764/*.JPEG`, ...), or a folder `train` with them.
+    A label is the place of its folder in the order of their names. Of n images `held_out * n`
+    rounded to an integer, at least one, are held out, and all others are for training. The `seed`
+    decides which, from all images alike and not class by class, so that classes differ in the
+    part held out.
+    """
+    seed = whole("seed", seed, least=0, remedy="use 0 if any seed will do")
+    part = real("held_out", held_out, above=0, below=1, remedy="use 0.01 for 1% of the images")
+    root = _directory(directory)
+    inner = os.path.join(root, "train")
+    root = inner if os.path.isdir(inner) else root
+    strange = [name for name in _classes(root) if not re.fullmatch(r"n\d{8}", name)]
+    if strange:
+        raise ValueError(
+            f"{root} has the folder {strange[0]!r}: expected ImageNet's alone, such as n01440764; "
+            "give the directory that holds them, or use image_folder."
+        )
+    x, _, y = image_folder(root, size, **scaling)
+    test, train = _split(len(x), part, seed)
+    return ImageSplit(x.take(train), y[train], x.take(test), y[test])
+
+
+def image_table(
+    csv_path: str | os.PathLike[str],
+    directory: str | os.PathLike[str],
+    file_column: str,
+    target: str,
+    *,
+    size: int = 224,
+    suffix: str = "",
+    **scaling: Unpack[Scaling],
+) -> tuple[ImageFiles, list[str]]:
+    """The images that a CSV file names, and their labels: the texts in the column `target`.
+
+    The table is UTF-8, with commas and a first line of column names. Each row is a sample, so a
+    file named twice is two samples. Names in `file_column` are relative to `directory` and may
+    not lead out of it; `suffix`, such as ".png", is added to each. Empty lines are passed over.
+    """
+    root, names, labels = _directory(directory), list[str](), list[str]()
+    for where, name, label in _table(os.fspath(csv_path), file_column, target):
+        _inside(root, name + suffix, where)
+        if not label:
+            raise ValueError(f"{where} has no text in {target!r}: expected a label; give it one.")
+        names.append(name + suffix)
+        labels.append(label)
+    if not names:
+        raise ValueError(f"{os.fspath(csv_path)} has 0 rows: expected at least 1; name the images.")
+    return ImageFiles(Paths(names, root), size, **scaling), labels
+
+
+def _directory(directory: str | os.PathLike[str]) -> str:
+    if not os.path.isdir(directory):
+        raise ValueError(
+            f"directory={os.fspath(directory)!r} is not a directory: expected the one that holds "
+            "the images; correct the path."
+        )
+    return os.path.abspath(directory)
+
+
+def _visible(folder: str) -> list[os.DirEntry[str]]:
+    with os.scandir(folder) as entries:
+        seen = (entry for entry in entries if not entry.name.startswith("."))
+        return sorted(seen, key=lambda entry: entry.name)
+
+
+def _is_image(entry: os.DirEntry[str]) -> bool:
+    return entry.name.lower().endswith(SUFFIXES)
+
+
+def _classes(root: str) -> list[str]:
+    """The names of the folders in `root`, beside which there may be no images."""
+    entries = _visible(root)
+    classes = [entry.name for entry in entries if entry.is_dir()]
+    if not classes:
+        raise ValueError(
+            f"{root} has no folders: expected one for each class, with its images; give the "
+            "directory that holds them, or use image_table."
+        )
+    stray = [entry.path for entry in entries if _is_image(entry) and not entry.is_dir()]
+    if stray:
+        raise ValueError(
+            f"{stray[0]} is in no folder: expected each image in that of its class; move it there."
+        )
+    return classes
+
+
+def _images(root: str, inside: str, above: tuple[str, ...] = ()) -> Iterator[str]:
+    """The images in `root/inside` and its folders, as paths relative to `root`."""
+    folder = os.path.join(root, inside)
+    here = os.path.realpath(folder)
+    if here in above:
+        raise ValueError(
+            f"{folder} is a link to a folder that holds it: expected an end; remove the link."
+        )
+    for entry in _visible(folder):
+        name = os.path.join(inside, entry.name)
+        if entry.is_dir():
+            yield from _images(root, name, (*above, here))
+        elif _is_image(entry):
+            if not entry.is_file():
+                raise ValueError(f"{entry.path} is not a file: is it a broken link? Remove it.")
+            yield name
+
+
+def _split(count: int, part: float, seed: int) -> tuple[Tensor, Tensor]:
+    """The numbers below `count` in two parts, each in order; the first is drawn by `seed`."""
+    first = max(1, round(part * count))
+    if first >= count:
+        raise ValueError(
+            f"held_out={part:g} of {count} images is {first}: expected some for training too; "
+            "hold out less."
+        )
+    source = generator(np.random.SeedSequence(seed, spawn_key=(4,)))
+    shuffled = torch.randperm(count, generator=source)
+    return shuffled[:first].sort().values, shuffled[first:].sort().values
+
+
+def _table(path: str, *columns: str) -> Iterator[tuple[str, ...]]:
+    """For each row where it is, for messages, and its texts in these columns."""
+    try:
+        with open(path, encoding="utf-8-sig", newline="") as file:
+            reader = csv.reader(file, strict=True)
+            header = next(reader, [])
+            places = [_place(path, header, column) for column in columns]
+            for row in filter(None, reader):
+                where = f"{path}, line {reader.line_num},"
+                if len(row) != len(header):
+                    raise ValueError(
+                        f"{where} has {len(row)} values: expected {len(header)}, one a column; "
+                        "put values with commas in quotes."
+                    )
+                yield where, *(row[place] for place in places)
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise ValueError(
+            f"{path} cannot be read ({error}): expected a CSV file in UTF-8; correct the path or "
+            "save the table again."
+        ) from error
+
+
+def _place(path: str, header: list[str], column: str) -> int:
+    if not header:
+        raise ValueError(f"{path} has no first line: expected one with the names of its columns.")
+    if header.count(column) > 1:
+        raise ValueError(f"{path} has the column {column!r} twice: expected it once; rename one.")
+    return header.index(choice(f"{path}: the column", column, tuple(header)))
+
+
+def _inside(root: str, name: str, where: str) -> None:
+    """Refuse a name that leads out of `root` or to no file."""
+    if PurePath(name).anchor or ".." in PurePath(name).parts:
+        raise ValueError(
+            f"{where} names {name!r}: expected a path relative to {root}, without '..'; give the "
+            "directory above all images."
+        )
+    if not os.path.isfile(os.path.join(root, name)):
+        raise ValueError(
+            f"{where} names {name!r}: expected a file in {root}, where there is none; correct the "
+            "name or the directory, or add a suffix, such as suffix='.png'."
+        )

@@ -1,0 +1,94 @@
+"""In which order samples come: endless plans that can be entered at any position."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from codauc.data.seeds import generator
+
+
+class Position(NamedTuple):
+    """How many epochs are over, and how many samples of the next were given."""
+
+    epoch: int = 0
+    at: int = 0
+
+
+Plan = Iterator[tuple[Tensor, Position]]  # the numbers of a batch, and where it leads
+
+
+class Shuffled:
+    """Every epoch gives each of `count` samples once, in an order of its own."""
+
+    def __init__(self, count: int, batch_size: int, seed: int, worker: int) -> None:
+        self.count, self.batch_size, self.seed, self.worker = count, batch_size, seed, worker
+        self.epoch_length = count
+
+    def plan(self, position: Position) -> Plan:
+        """The batches that follow a position."""
+        epoch, index = position
+        while True:
+            order = self._order(epoch)
+            epoch += 1
+            while index < self.count:
+                stop = index + self.batch_size
+                if self.count - stop == 1 and self.batch_size > 1:
+                    stop = self.count  # BatchNorm refuses a leftover single sample
+                over = stop >= self.count
+                yield order[index:stop], Position(epoch) if over else Position(epoch - 1, stop)
+                index = stop
+            index = 0
+
+    def _order(self, epoch: int) -> Tensor:
+        seeds = np.random.SeedSequence(self.seed, spawn_key=(3, self.worker, epoch))
+        return torch.randperm(self.count, generator=generator(seeds))
+
+
+class Balanced:
+    """Every batch has the same number of positives; each class is a deck of its own.
+
+    A class's deck is dealt through in random order, then shuffled again, so that all its samples
+    come equally often, give or take one. An epoch is over when the deck that lasts longest is.
+    """
+
+    def __init__(
+        self, positive: Tensor, positives: int, batch_size: int, seed: int, worker: int
+    ) -> None:
+        self.decks = [positive.nonzero().flatten(), (~positive).nonzero().flatten()]
+        self.hands = [positives, batch_size - positives]
+        self.batch_size, self.seed, self.worker = batch_size, seed, worker
+        lengths = [-(-len(deck) // hand) for deck, hand in zip(self.decks, self.hands, strict=True)]
+        self.epoch_length = max(lengths) * batch_size
+
+    def plan(self, position: Position) -> Plan:
+        """The batches that follow a position."""
+        done = (position.epoch * self.epoch_length + position.at) // self.batch_size
+        hands = [self._dealt(deck, done * self.hands[deck]) for deck in (0, 1)]
+        while True:
+            done += 1
+            numbers = torch.cat([next(hand) for hand in hands])
+            yield numbers, Position(*divmod(done * self.batch_size, self.epoch_length))
+
+    def _dealt(self, deck: int, start: int) -> Iterator[Tensor]:
+        cards, hand = self.decks[deck], self.hands[deck]
+        turn, at = divmod(start, len(cards))
+        order = self._order(deck, turn)
+        while True:
+            parts, missing = [], hand
+            while missing:
+                part = order[at : at + missing]
+                parts.append(part)
+                missing, at = missing - len(part), at + len(part)
+                if at == len(cards):
+                    turn, at = turn + 1, 0
+                    order = self._order(deck, turn)
+            yield cards[torch.cat(parts)]
+
+    def _order(self, deck: int, turn: int) -> Tensor:
+        seeds = np.random.SeedSequence(self.seed, spawn_key=(6, self.worker, deck, turn))
+        return torch.randperm(len(self.decks[deck]), generator=generator(seeds))

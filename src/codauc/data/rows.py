@@ -1,0 +1,118 @@
+"""Samples that can be asked for by number, wherever they are: memory, mapped files, data sets."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+
+class Rows(ABC):
+    """Samples by number. A kind of rows says how many there are and how some of them are read."""
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @abstractmethod
+    def gather(self, indices: Tensor) -> Tensor:
+        """The samples of these numbers (int64, shape [n]) as one tensor [n, ...], in this order."""
+
+
+class TensorRows(Rows):
+    """A tensor's first dimension; one gather a batch."""
+
+    def __init__(self, x: Tensor) -> None:
+        self.x = x
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def gather(self, indices: Tensor) -> Tensor:
+        """One `index_select`."""
+        return self.x.index_select(0, indices.to(self.x.device))
+
+
+class ArrayRows(Rows):
+    """A numpy array's first dimension, as float32; of a memory-mapped one only what is asked for.
+
+    >>> ArrayRows(np.arange(6).reshape(3, 2)).gather(torch.tensor([2, 0]))
+    tensor([[4., 5.],
+            [0., 1.]])
+    """
+
+    def __init__(self, x: NDArray[Any]) -> None:
+        if x.dtype.kind not in "biuf":
+            raise ValueError(f"x of {x.dtype}: expected numbers; convert it, or use read_table.")
+        self.x = x
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def gather(self, indices: Tensor) -> Tensor:
+        """One `take`, then a conversion where the array has another type."""
+        # a plain view: numpy's memmap would make each batch one too, at some cost
+        taken = self.x.view(np.ndarray).take(indices.numpy(), axis=0)
+        return torch.from_numpy(taken.astype(np.float32, copy=False))
+
+
+class DatasetRows(Rows):
+    """A map-style data set: anything with a length whose items are inputs, or (inputs, label)."""
+
+    def __init__(self, dataset: Any) -> None:
+        self.dataset = dataset
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def gather(self, indices: Tensor) -> Tensor:
+        """The items' inputs, stacked."""
+        return torch.stack([_inputs(item) for item in self._items(indices)])
+
+    def pairs(self, indices: Tensor) -> tuple[Tensor, Tensor]:
+        """The items' inputs and labels, stacked."""
+        items = self._items(indices)
+        for item in items[:1]:
+            if not isinstance(item, tuple | list) or len(item) != 2:
+                raise ValueError(
+                    f"an item of the data set is {type(item).__name__}: expected a pair (inputs, "
+                    "label); give the labels as y instead."
+                )
+        inputs = torch.stack([_inputs(item) for item in items])
+        return inputs, torch.stack([torch.as_tensor(label) for _, label in items])
+
+    def _items(self, indices: Tensor) -> Sequence[Any]:
+        many = getattr(self.dataset, "__getitems__", None)  # torch's way to ask for a batch
+        wanted = indices.tolist()
+        items = many(wanted) if many is not None else [self.dataset[i] for i in wanted]
+        return list(items)
+
+
+def _inputs(item: Any) -> Tensor:
+    inputs = item[0] if isinstance(item, tuple | list) else item
+    if not isinstance(inputs, Tensor | np.ndarray | np.number | float | int):
+        raise ValueError(
+            f"an item of the data set has inputs of type {type(inputs).__name__}: expected a "
+            "tensor; give the data set a transform that makes one."
+        )
+    return torch.as_tensor(inputs)
+
+
+def as_rows(x: Any) -> Rows:
+    """A tensor, a numpy array, a map-style data set or rows, as rows."""
+    if isinstance(x, Rows):
+        return x
+    if isinstance(x, Tensor):
+        return TensorRows(x)
+    if isinstance(x, np.ndarray):
+        return ArrayRows(x)
+    if hasattr(x, "__getitem__") and hasattr(x, "__len__"):
+        return DatasetRows(x)
+    raise ValueError(
+        f"x: got {type(x).__name__}, expected a tensor, a numpy array, a map-style data set "
+        "(with a length and items) or codauc.data.Rows; use codauc.data.Stream for an iterable."
+    )

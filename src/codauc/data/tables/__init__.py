@@ -1,0 +1,6 @@
+"""People's files: from the columns of a table, or an array, to a worker's inputs and labels."""
+
+from codauc.data.tables.encoder import Encoder
+from codauc.data.tables.reading import Table, read_table
+
+__all__ = ["Encoder", "Table", "read_table"]

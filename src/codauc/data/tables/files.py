@@ -1,0 +1,317 @@
+"""Tables in files: CSV, Parquet and Arrow, read block by block and never as a whole."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+Batch = Any  # pyarrow.RecordBatch; pyarrow has no types
+
+_CELLS = 1 << 20  # how many values are read at a time: 8 MB of numbers
+_EMPTY = ["", "NA", "N/A", "#N/A", "null", "NULL"]  # texts of a CSV that are missing values
+_SAMPLE = 1 << 20  # bytes of a CSV from which it is told which columns are numbers
+_MOSTLY = 0.9  # the share of numbers from which on a text among them is a mistake
+
+
+def arrow(module: str = "pyarrow") -> Any:
+    """A module of pyarrow, or an error that says how to get it."""
+    import importlib
+
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise ValueError(
+            "tables need pyarrow, which is not installed: pip install 'codauc[tables]'."
+        ) from error
+
+
+class TableSource(ABC):
+    """A table that is read in batches of rows.
+
+    `kinds` are the columns' names with "number", "category", or the type if it is neither.
+    `blocks` are the numbers of rows of the parts that can be read alone, None if unknown; `bytes`
+    is about the size of the whole.
+    """
+
+    def __init__(self, path: str, kinds: dict[str, str], blocks: list[int] | None, size: int):
+        self.path, self.kinds, self.blocks, self.bytes = path, kinds, blocks, size
+        names = list(kinds)
+        if blocks is not None and not sum(blocks):
+            raise ValueError(f"{path} has 0 rows: expected some; {_columns(names)}.")
+
+    @abstractmethod
+    def read(self, columns: Sequence[str], block: int | None = None) -> Iterator[Batch]:
+        """The rows of a block, or of the whole, in batches of a moderate size."""
+
+
+class ParquetTable(TableSource):
+    """One Parquet file, or a folder of them; its blocks are row groups."""
+
+    def __init__(self, path: Path) -> None:
+        files = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
+        if not files:
+            raise ValueError(f"{path} holds no .parquet file: expected at least one.")
+        self._places: list[tuple[Path, int]] = []
+        blocks, size, schema = list[int](), 0, None
+        for file in files:
+            with self._open(file) as parquet:
+                schema = _same(schema, parquet.schema_arrow, files[0], file)
+                for i in range(parquet.num_row_groups):
+                    group = parquet.metadata.row_group(i)
+                    self._places.append((file, i))
+                    blocks.append(group.num_rows)
+                    size += group.total_byte_size
+        super().__init__(str(path), _kinds(schema, path), blocks, size)
+
+    @contextmanager
+    def _open(self, file: Path) -> Iterator[Any]:
+        parquet = arrow("pyarrow.parquet")
+        with readable(file, "Parquet"), parquet.ParquetFile(file, memory_map=True) as opened:
+            yield opened
+
+    def read(self, columns: Sequence[str], block: int | None = None) -> Iterator[Batch]:
+        """The rows of a row group, or of all."""
+        places = self._places if block is None else [self._places[block]]
+        for file, group in places:
+            with self._open(file) as parquet:
+                yield from parquet.iter_batches(
+                    rows_at_a_time(len(columns)), [group], columns=list(columns), use_threads=False
+                )
+
+
+class ArrowTable(TableSource):
+    """An Arrow (Feather) file, memory-mapped; its blocks are record batches."""
+
+    def __init__(self, path: Path) -> None:
+        pa = arrow()
+        with readable(path, "Arrow"):
+            source = pa.memory_map(str(path))
+            try:
+                self._file = pa.ipc.open_file(source)
+                count = self._file.num_record_batches
+                self._batches = [self._file.get_batch(i) for i in range(count)]
+            except pa.ArrowInvalid:  # the streaming form has no list of its batches
+                source.seek(0)
+                self._file = pa.ipc.open_stream(source)
+                self._batches = list(self._file)
+            for batch in self._batches:
+                batch.validate()
+        schema, blocks = self._file.schema, [batch.num_rows for batch in self._batches]
+        super().__init__(str(path), _kinds(schema, path), blocks, path.stat().st_size)
+
+    def read(self, columns: Sequence[str], block: int | None = None) -> Iterator[Batch]:
+        """The rows of a record batch, or of all."""
+        step = rows_at_a_time(len(columns))
+        for batch in self._batches if block is None else [self._batches[block]]:
+            with readable(self.path, "Arrow"):
+                part = batch.select(list(columns))
+                for start in range(0, part.num_rows, step):
+                    yield part.slice(start, step)
+
+
+class MemoryTable(TableSource):
+    """A pyarrow table or a pandas frame, in memory."""
+
+    def __init__(self, data: Any) -> None:
+        pa = arrow()
+        if not isinstance(data, pa.Table):
+            try:
+                data = pa.Table.from_pandas(data, preserve_index=False)
+            except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+                raise ValueError(f"the frame cannot be read: {_line(error)}.") from error
+        self._table = data
+        super().__init__("the table", _kinds(data.schema, "it"), [data.num_rows], data.nbytes)
+
+    def read(self, columns: Sequence[str], block: int | None = None) -> Iterator[Batch]:
+        """All rows."""
+        del block  # there is one
+        yield from self._table.select(list(columns)).to_batches(rows_at_a_time(len(columns)))
+
+
+class CSVTable(TableSource):
+    """A CSV file, plain or compressed, with a line of names; comma, semicolon or tab between."""
+
+    def __init__(self, path: Path, categories: Sequence[str] = ()) -> None:
+        pa = arrow()
+        self._path = path
+        self._delimiter = _delimiter(path)
+        with readable(path, "CSV"):
+            names = self._stream([], text=True).schema.names
+            _unique(names, path)
+            first = next(iter(self._stream(names, text=True)), None)
+        if first is None or not first.num_rows:
+            raise ValueError(f"{path} has 0 rows: expected some; {_columns(names)}.")
+        self._types = {
+            name: pa.string() if name in categories else _type(first.column(i))
+            for i, name in enumerate(names)
+        }
+        kinds = {name: _kind(kind) for name, kind in self._types.items()}
+        super().__init__(str(path), kinds, None, path.stat().st_size)
+
+    def read(self, columns: Sequence[str], block: int | None = None) -> Iterator[Batch]:
+        """All rows."""
+        del block  # there is one
+        pa = arrow()
+        with readable(self._path, "CSV"):
+            try:
+                yield from self._stream(columns, text=False)
+            except pa.ArrowInvalid:
+                self._find_text(columns)
+                raise
+
+    def _stream(self, columns: Sequence[str], *, text: bool) -> Any:
+        pa, reader = arrow(), arrow("pyarrow.csv")
+        types = {name: pa.string() if text else self._types[name] for name in columns}
+        return reader.open_csv(
+            self._path,
+            reader.ReadOptions(use_threads=False, block_size=_SAMPLE),
+            reader.ParseOptions(delimiter=self._delimiter, newlines_in_values=True),
+            reader.ConvertOptions(
+                column_types=types,
+                include_columns=list(columns),
+                null_values=_EMPTY,
+                strings_can_be_null=True,
+            ),
+        )
+
+    def _find_text(self, columns: Sequence[str]) -> None:
+        """Raise with the place of the first text in a column of numbers."""
+        pa = arrow()
+        numbers = [name for name in columns if self._types[name] == pa.float64()]
+        start = 0
+        for batch in self._stream(numbers, text=True) if numbers else []:
+            found = [
+                (row, name, value)
+                for name, column in zip(numbers, batch.columns, strict=True)
+                for row, value in enumerate(column.to_pylist())
+                if value is not None and not _is_number(value)
+            ]
+            if found:
+                row, name, value = min(found, key=lambda place: place[0])
+                raise ValueError(
+                    f"{self.path}, column {name!r}, row {start + row}: got the text {value!r} "
+                    "among numbers; correct it, leave the cell empty if it is missing, or say "
+                    f"categories=[{name!r}]."
+                )
+            start += batch.num_rows
+
+
+def open_table(source: Any, categories: Sequence[str] = ()) -> TableSource:
+    """The table in a file (by its suffix), in a folder of Parquet files, or in memory."""
+    if not isinstance(source, str | Path):
+        return MemoryTable(source)
+    path = Path(source)
+    if not path.exists():
+        raise ValueError(f"{path} does not exist: expected a CSV, Parquet or Arrow file.")
+    if path.is_dir() or path.suffix in (".parquet", ".pq"):
+        return ParquetTable(path)
+    if path.suffix in (".arrow", ".feather", ".ipc"):
+        return ArrowTable(path)
+    if {".csv", ".tsv", ".txt"} & set(path.suffixes[-2:]):
+        return CSVTable(path, categories)
+    raise ValueError(
+        f"{path}: expected a name that ends in .csv, .tsv, .csv.gz, .parquet, .arrow, .feather, "
+        ".npy or .npz; rename it to what it is."
+    )
+
+
+def rows_at_a_time(columns: int) -> int:
+    """How many rows make a batch of a moderate size."""
+    return max(_CELLS // max(columns, 1), 1024)
+
+
+@contextmanager
+def readable(path: Path | str, kind: str) -> Iterator[None]:
+    """Turn what pyarrow says of a broken file into an error that names it."""
+    pa = arrow()
+    try:
+        yield
+    except (pa.ArrowException, OSError, EOFError) as error:
+        if isinstance(error, PermissionError):
+            raise
+        raise ValueError(
+            f"{path} cannot be read as {kind}: {_line(error)}; it was cut off, is damaged or is "
+            "another kind of file: get it again."
+        ) from error
+
+
+def _line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+
+
+def _columns(names: Sequence[str]) -> str:
+    shown = ", ".join(map(repr, names[:8]))
+    more = f", ... ({len(names)} in all)" if len(names) > 8 else ""
+    return f"its columns are {shown}{more}" if names else "it has no columns"
+
+
+def _kinds(schema: Any, path: Path | str) -> dict[str, str]:
+    _unique(schema.names, path)
+    return {field.name: _kind(field.type) for field in schema}
+
+
+def _kind(kind: Any) -> str:
+    types = arrow("pyarrow.types")
+    if types.is_dictionary(kind) or types.is_string(kind) or types.is_large_string(kind):
+        return "category"
+    if getattr(types, "is_string_view", lambda _: False)(kind):
+        return "category"
+    known = ("integer", "floating", "boolean", "decimal", "timestamp", "date", "duration", "null")
+    if any(getattr(types, f"is_{name}")(kind) for name in known):
+        return "number"
+    return str(kind)
+
+
+def _unique(names: Sequence[str], path: Path | str) -> None:
+    twice = next((name for i, name in enumerate(names) if name in names[:i]), None)
+    if twice is not None:
+        raise ValueError(f"{path} has two columns {twice!r}: expected names that differ.")
+
+
+def _same(schema: Any, other: Any, first: Path, file: Path) -> Any:
+    if schema is not None and not schema.equals(other):
+        odd = next((f for f in other if f not in list(schema)), None) or "fewer columns"
+        raise ValueError(
+            f"{file} and {first} differ in columns ({odd}): expected the same in every file of a "
+            "folder."
+        )
+    return other
+
+
+def _type(column: Any) -> Any:
+    """What the texts of a column are: numbers, times or just texts."""
+    pa = arrow()
+    values = [value for value in column.to_pylist() if value is not None]
+    if sum(map(_is_number, values)) >= _MOSTLY * len(values):
+        return pa.float64()
+    try:
+        column.cast(pa.timestamp("us"))
+    except pa.ArrowInvalid:
+        return pa.string()
+    return pa.timestamp("us")
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return "_" not in text
+
+
+def _delimiter(path: Path) -> str:
+    """What stands between the names in the first line."""
+    opener: Any = gzip.open if path.suffix == ".gz" else open
+    with readable(path, "CSV"):
+        try:
+            with opener(path, "rt", encoding="utf-8-sig", newline="") as file:
+                line = file.readline()
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{path} is not UTF-8 text: save it as UTF-8 ({error}).") from error
+    counts = {mark: len(next(csv.reader([line], delimiter=mark), [])) for mark in ",;\t"}
+    return max(counts, key=lambda mark: counts[mark])

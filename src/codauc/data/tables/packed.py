@@ -1,0 +1,178 @@
+"""A worker's rows of a table, packed into one matrix: in memory, or on disk when it is large."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from codauc.data.rows import Rows
+from codauc.data.tables.encoder import Encoder
+from codauc.data.tables.summary import Floats, Moments, Summary, Value
+
+Matrix = NDArray[Any]
+
+_SHORT = (np.float32, np.float16, np.int16, np.uint8, np.int8, np.bool_)  # exact in float32
+
+
+class Vocabulary:
+    """The texts of one column in the order in which they came, and how often each did."""
+
+    def __init__(self) -> None:
+        self.codes: dict[Value, int] = {}
+        self.counts: list[int] = []
+
+    def encode(self, values: Sequence[Value], which: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
+        """The codes of `values[which]`."""
+        used = np.bincount(which, minlength=len(values))
+        table = np.zeros(len(values), np.int64)
+        for i in np.flatnonzero(used).tolist():
+            code = self.codes.setdefault(values[i], len(self.codes))
+            if code == len(self.counts):
+                self.counts.append(0)
+            self.counts[code] += int(used[i])
+            table[i] = code
+        codes: NDArray[np.int64] = table[which]
+        return codes
+
+    def as_counts(self) -> dict[Value, int]:
+        """How often each text came."""
+        return dict(zip(self.codes, self.counts, strict=True))
+
+
+class Packer:
+    """Takes rows in and keeps them as float32, numbers first, then codes of its own vocabularies.
+
+    Beyond `memory` bytes the rows go to a file in `folder` that has no name any more, so that
+    nothing is left behind however the program ends. Numbers are kept as differences from their
+    first rows' mean: float32 alone would not tell the minutes of a date apart.
+    """
+
+    def __init__(self, numbers: int, categories: int, memory: int, folder: Path | None) -> None:
+        self.moments = Moments(numbers)
+        self.vocabularies = [Vocabulary() for _ in range(categories)]
+        self.width, self.rows = numbers + categories, 0
+        self.memory, self.folder = memory, folder
+        self.shift: Floats | None = None
+        self._parts: list[NDArray[np.float32]] = []
+        self._file: IO[bytes] | None = None
+
+    def add(self, numbers: Floats, codes: Sequence[NDArray[np.int64]]) -> None:
+        """Take in rows; NaN is a missing number."""
+        self.moments.add(numbers)
+        if self.shift is None:
+            self.shift = self.moments.mean.copy()
+        block = np.empty((len(numbers), self.width), np.float32)
+        block[:, : numbers.shape[1]] = numbers - self.shift
+        for column, values in enumerate(codes, numbers.shape[1]):
+            block[:, column] = values
+        self.rows += len(block)
+        if self._file is None and self.rows * self.width * 4 > self.memory:
+            self._file = self._spill()
+        if self._file is None:
+            self._parts.append(block)
+        else:
+            self._file.write(block.data)
+
+    def _spill(self) -> IO[bytes]:
+        file = tempfile.TemporaryFile(dir=self.folder)  # noqa: SIM115 - as long as its rows
+        for part in self._parts:
+            file.write(part.data)
+        self._parts = []
+        return file
+
+    def encoded(self, encoder: Encoder) -> Tensor | EncodedRows:
+        """All rows: encoded at once from memory, when asked for from disk. Ends the packing."""
+        pairs = zip(encoder.categories, self.vocabularies, strict=True)
+        lookups = [category.codes(list(vocabulary.codes)) for category, vocabulary in pairs]
+        shift = 0.0 if self.shift is None else self.shift
+        coder = Coder(encoder, np.dtype(np.float32), shift, lookups)
+        if self._file is None:
+            self._parts.reverse()
+            parts = (self._parts.pop() for _ in range(len(self._parts)))
+            return coder.encode_all(parts, self.rows)
+        self._file.flush()
+        matrix = np.memmap(self._file, np.float32, "r", shape=(self.rows, self.width))
+        return EncodedRows(matrix, coder)
+
+    def summary(self) -> Summary:
+        """What the rows taken in tell."""
+        categories = [vocabulary.as_counts() for vocabulary in self.vocabularies]
+        return Summary(self.rows, self.moments, categories)
+
+
+class Coder:
+    """An encoder, made ready for raw rows of one kind.
+
+    Raw rows are numbers less `shift`, then codes of which `lookups` give the encoder's; or images.
+    """
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        dtype: np.dtype[Any],
+        shift: Floats | float = 0.0,
+        lookups: Sequence[Sequence[int]] = (),
+    ) -> None:
+        numbers = encoder.numbers
+        mean, std = (np.array([getattr(n, key) for n in numbers]) for key in ("mean", "std"))
+        self.dtype = torch.float32 if dtype in _SHORT else torch.float64
+        # What rounding does to a large mean is added back; before it would be lost in it.
+        centre = torch.from_numpy(mean - shift).to(self.dtype)
+        left = (centre.numpy() - (mean - shift)) / std
+        self.centre, self.scale, self.left = (
+            torch.as_tensor(part, dtype=self.dtype).view(-1, *(1 for _ in encoder.shape))
+            for part in (centre, 1 / std, left)
+        )
+        self.numbers, self.inputs, self.shape = len(numbers), encoder.inputs, encoder.shape
+        self.flagged = torch.tensor(encoder.flagged)
+        sizes = [len(lookup) for lookup in lookups]
+        self.starts = torch.tensor([0, *np.cumsum(sizes)[:-1]] if sizes else [], dtype=torch.int64)
+        self.lookup = torch.tensor([code for lookup in lookups for code in lookup]).float()
+
+    def encode(self, raw: Matrix) -> Tensor:
+        """Inputs from raw rows."""
+        rows = torch.from_numpy(raw)
+        x = rows[:, : self.numbers].to(self.dtype)
+        x = torch.addcmul(self.left, x - self.centre, self.scale).float()
+        parts = [x]
+        missing = x.isnan()
+        if missing.any():
+            x.masked_fill_(missing, 0.0)
+        if len(self.flagged):
+            parts.append(missing[:, self.flagged].float())
+        if len(self.starts):
+            parts.append(self.lookup[rows[:, self.numbers :].long() + self.starts])
+        return torch.cat(parts, dim=1) if len(parts) > 1 else x
+
+    def encode_all(self, parts: Iterable[Matrix], rows: int) -> Tensor:
+        """Inputs from raw rows that come in parts; each is given up as soon as it is encoded."""
+        out = torch.empty(rows, self.inputs, *self.shape)
+        start = 0
+        for raw in parts:
+            out[start : start + len(raw)] = self.encode(raw)
+            start += len(raw)
+        return out
+
+
+class EncodedRows(Rows):
+    """Rows of a matrix on disk, encoded when they are asked for; `chosen` are those meant."""
+
+    def __init__(self, matrix: Matrix, coder: Coder, chosen: Tensor | None = None) -> None:
+        self.matrix = matrix.view(np.ndarray)  # numpy's memmap would make each batch one too
+        self.coder, self.chosen = coder, chosen
+
+    def __len__(self) -> int:
+        return len(self.matrix) if self.chosen is None else len(self.chosen)
+
+    def gather(self, indices: Tensor) -> Tensor:
+        """Read and encode some rows."""
+        if self.chosen is not None:
+            indices = self.chosen.index_select(0, indices)
+        return self.coder.encode(self.matrix.take(indices.numpy(), axis=0))

@@ -1,0 +1,315 @@
+"""Tables and arrays as one kind of source: columns, labels, a worker's share, and the pass."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from codauc.data.shards import Piece, block_shards, dealt, even_shards
+from codauc.data.tables.arrays import Array, open_array, open_arrays
+from codauc.data.tables.columns import Integers, targets_of, texts_of
+from codauc.data.tables.encoder import Encoder
+from codauc.data.tables.files import TableSource, open_table
+from codauc.data.tables.packed import Vocabulary
+from codauc.data.tables.passes import ArrayPass, Columns, Pass, TablePass
+from codauc.data.tables.selection import Selection
+from codauc.data.tables.summary import Moments, Summary
+
+_LARGE = 1 << 28  # bytes from which on a worker reads only blocks of its own
+_BLOCK = 1 << 20  # bytes of a block of an array
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a source is read."""
+
+    target: Any = None
+    encoder: Encoder | None = None
+    categories: tuple[str, ...] = ()
+    drop: tuple[str, ...] = ()
+    silo: str | None = None
+    nan: str = "error"
+    memory: int = _LARGE
+    folder: Path | None = None
+
+
+class Source(ABC):
+    """People's data, of which a worker reads a share."""
+
+    path: str
+    columns: Columns
+    shape: tuple[int, ...] = ()  # of an image
+
+    @abstractmethod
+    def targets(self) -> tuple[Vocabulary, Tensor]:
+        """The labels of all rows: what they are, and which each row has."""
+
+    @abstractmethod
+    def silos(self, name: str) -> Integers:
+        """To which silo each row belongs, in the order of the silos' names."""
+
+    @abstractmethod
+    def even(self, rank: int, workers: int, seed: int) -> Pass:
+        """The pass over an even share."""
+
+    @abstractmethod
+    def some(self, rows: Tensor | None) -> Pass:
+        """The pass over the rows of these numbers, or over all."""
+
+
+class FromTable(Source):
+    """A file or frame with named columns."""
+
+    def __init__(self, table: TableSource, options: Options) -> None:
+        self.table, self.path, self.options = table, table.path, options
+        self.columns = _columns(table, options)
+
+    def targets(self) -> tuple[Vocabulary, Tensor]:
+        """From the column of the target alone."""
+        name, labels, codes = str(self.columns.target), Vocabulary(), []
+        for rows, batch in Selection(self.table).read([name]):
+            found = targets_of(self.path, name, self.table.kinds[name], batch.column(0), rows)
+            codes.append(torch.from_numpy(labels.encode(*found)))
+        return labels, torch.cat(codes)
+
+    def silos(self, name: str) -> Integers:
+        """From the column of the silos alone."""
+        found, codes = Vocabulary(), []
+        for rows, batch in Selection(self.table).read([name]):
+            values, which = texts_of(batch.column(0))
+            if None in [values[i] for i in np.unique(which)]:
+                at = int((which == len(values) - 1).argmax())
+                raise ValueError(
+                    f"{self.path}, column {name!r}, row {int(rows[at])}: the silo is missing; "
+                    "expected one in every row."
+                )
+            codes.append(found.encode(values, which))
+        names = np.array([str(value) for value in found.codes])
+        return names.argsort().argsort()[np.concatenate(codes)]
+
+    def even(self, rank: int, workers: int, seed: int) -> Pass:
+        """Blocks of its own if the file is large and has enough, else a row of each `workers`."""
+        blocks = self.table.blocks
+        if blocks is not None:
+            _enough(self.path, sum(blocks), workers)
+        if blocks is not None and self.table.bytes > _LARGE and len(blocks) >= workers:
+            return self._pass(Selection(self.table, block_shards(blocks, workers, seed)[rank]))
+
+        def mask(start: int, count: int) -> Any:
+            return dealt(start, count, workers, seed) == rank
+
+        return self._pass(Selection(self.table, mask=mask if workers > 1 else None))
+
+    def some(self, rows: Tensor | None) -> Pass:
+        """Whatever blocks they are in."""
+        if rows is None:
+            return self._pass(Selection(self.table))
+        chosen = np.zeros(int(rows.max()) + 1 if len(rows) else 0, bool)
+        chosen[rows.numpy()] = True
+
+        def mask(start: int, count: int) -> Any:
+            part = chosen[start : start + count]
+            return np.pad(part, (0, count - len(part)))
+
+        return self._pass(Selection(self.table, mask=mask))
+
+    def _pass(self, selection: Selection) -> Pass:
+        options = self.options
+        return TablePass(
+            selection,
+            self.columns,
+            nan=options.nan,
+            memory=options.memory,
+            folder=options.folder,
+        )
+
+
+class FromArray(Source):
+    """An array of features or images, and one of labels."""
+
+    def __init__(self, path: str, array: Array, labels: tuple[str, Array] | None, options: Options):
+        self.path, self.array, self.labels, self.options = path, array, labels, options
+        if array.ndim not in (2, 4) or array.dtype.kind not in "biuf":
+            raise ValueError(
+                f"{path} is an array of {array.dtype} and shape {list(array.shape)}: expected "
+                "numbers [N, features], or images [N, channels, H, W]."
+            )
+        if not len(array):
+            raise ValueError(f"{path} has 0 rows: expected some.")
+        if labels is not None and labels[1].shape != (len(array),):
+            raise ValueError(
+                f"{path} has {len(array)} rows and {labels[0]} the shape "
+                f"{list(labels[1].shape)}: expected one label a row."
+            )
+        self.shape = tuple(array.shape[2:])
+        names = tuple(str(i) for i in range(array.shape[1]))
+        self.columns = Columns(names, (), None if labels is None else str(labels[0]))
+        if options.encoder is not None:
+            _same_columns(path, options.encoder, self.columns, self.shape)
+
+    def targets(self) -> tuple[Vocabulary, Tensor]:
+        """From the array of labels."""
+        assert self.labels is not None
+        plain, which = np.unique(np.asarray(self.labels[1]), return_inverse=True)
+        labels = Vocabulary()
+        values = [v if isinstance(v, str) else float(v) for v in plain.tolist()]
+        return labels, torch.from_numpy(labels.encode(values, which))
+
+    def silos(self, name: str) -> Integers:
+        """Refused: an array has no such column."""
+        raise ValueError(f"silo={name!r} with the array {self.path}: expected a table.")
+
+    def even(self, rank: int, workers: int, seed: int) -> Pass:
+        """Blocks of its own if the array is large, else any rows."""
+        count = len(self.array)
+        _enough(self.path, count, workers)
+        if workers == 1:
+            return self.some(None)
+        if self.array.nbytes <= _LARGE:
+            return self.some(even_shards(count, workers, seed)[rank].sort().values)
+        rows = max(_BLOCK * count // self.array.nbytes, 1)
+        blocks = [min(rows, count - start) for start in range(0, count, rows)]
+        pieces = block_shards(blocks, workers, seed)[rank]
+        return self.some(torch.cat([_numbers(piece, rows) for piece in pieces]))
+
+    def some(self, rows: Tensor | None) -> Pass:
+        """The array stays where it is; `rows` are kept as numbers."""
+        nan, memory = self.options.nan, self.options.memory
+        return ArrayPass(
+            self.path, self.array, self.columns, self.labels, rows, nan=nan, memory=memory
+        )
+
+
+def open_source(source: Any, options: Options) -> Source:
+    """The source of a path, a frame, or an array with `target` as its labels."""
+    if isinstance(source, np.ndarray):
+        labels = None if options.target is None else ("the labels", np.asarray(options.target))
+        return FromArray("the array", source, labels, options)
+    path = Path(os.fspath(source)) if isinstance(source, str | os.PathLike) else None
+    if path is None or path.suffix not in (".npy", ".npz"):
+        return FromTable(open_table(source if path is None else path, options.categories), options)
+    array, labels = _npz(path, options) if path.suffix == ".npz" else _npy(path, options)
+    return FromArray(str(path), array, labels, options)
+
+
+def _npy(path: Path, options: Options) -> tuple[Array, tuple[str, Array] | None]:
+    target = options.target
+    if target is None or (options.encoder is not None and not Path(str(target)).exists()):
+        return open_array(path), None
+    return open_array(path), (str(target), open_array(Path(target)))
+
+
+def _npz(path: Path, options: Options) -> tuple[Array, tuple[str, Array] | None]:
+    arrays, target = open_arrays(path), options.target
+    labels = None
+    if target is not None and (target in arrays or options.encoder is None):
+        if target not in arrays:
+            raise ValueError(_no_column(str(path), str(target), list(arrays)))
+        labels = (f"{path}, {target}", arrays.pop(target))
+    if len(arrays) != 1:
+        raise ValueError(
+            f"{path} holds {', '.join(arrays) or 'nothing'} beside the target: expected one array "
+            "of features."
+        )
+    return next(iter(arrays.values())), labels
+
+
+def _columns(table: TableSource, options: Options) -> Columns:
+    """Which columns are numbers, categories, the target and none of these."""
+    kinds, path, encoder = table.kinds, table.path, options.encoder
+    target = options.target
+    if target is not None and target not in kinds and encoder is None:
+        raise ValueError(_no_column(path, str(target), list(kinds)))
+    for name in (*options.drop, *options.categories, *([options.silo] if options.silo else [])):
+        if name not in kinds:
+            raise ValueError(_no_column(path, name, list(kinds)))
+    out = {*options.drop, target, options.silo}
+    if encoder is not None:
+        out |= {*encoder.dropped, encoder.target.name}
+    used = {name: kind for name, kind in kinds.items() if name not in out}
+    for name, kind in used.items():
+        if kind not in ("number", "category"):
+            raise ValueError(
+                f"{path}, column {name!r} holds {kind}: expected numbers or texts; leave it out "
+                f"with drop=[{name!r}]."
+            )
+    texts = [
+        name for name, kind in used.items() if kind == "category" or name in options.categories
+    ]
+    numbers = [name for name in used if name not in texts]
+    if not used:
+        raise ValueError(f"{path} has no columns beside {sorted(map(str, out))}: expected some.")
+    dropped = tuple(name for name in kinds if name in out and name != target)
+    columns = Columns(tuple(numbers), tuple(texts), target if target in kinds else None, dropped)
+    if encoder is not None:
+        columns = _same_columns(path, encoder, columns)
+    return columns
+
+
+def _same_columns(
+    path: str, encoder: Encoder, columns: Columns, shape: tuple[int, ...] = ()
+) -> Columns:
+    """The columns in the encoder's order, if they are its columns."""
+    known = {number.name: "number" for number in encoder.numbers}
+    known |= {category.name: "category" for category in encoder.categories}
+    here = dict.fromkeys(columns.numbers, "number") | dict.fromkeys(columns.categories, "category")
+    missing, new = (
+        [n for n in one if n not in other] for one, other in [(known, here), (here, known)]
+    )
+    if missing or new:
+        parts = [
+            f"{what} {', '.join(map(repr, names[:5]))}" + ("" if len(names) < 6 else ", ...")
+            for what, names in (("lacks", missing), ("has also", new))
+            if names
+        ]
+        raise ValueError(
+            f"{path} {' and '.join(parts)}: expected the columns of training"
+            + (f"; leave others out with drop={new[:5]!r}." if new and not missing else ".")
+        )
+    for name, kind in known.items():
+        if here[name] != kind:
+            raise ValueError(
+                f"{path}, column {name!r} is a {here[name]}: expected a {kind} as in training."
+            )
+    if tuple(encoder.shape) != tuple(shape):
+        raise ValueError(
+            f"{path} has images of {list(shape)} pixels: expected {list(encoder.shape)} as in "
+            "training."
+        )
+    numbers = tuple(number.name for number in encoder.numbers)
+    categories = tuple(category.name for category in encoder.categories)
+    return Columns(numbers, categories, columns.target, columns.dropped)
+
+
+def _no_column(path: str, name: str, names: Sequence[str]) -> str:
+    near = difflib.get_close_matches(name, names, n=1)
+    shown = ", ".join(map(repr, names[:10])) + (", ..." if len(names) > 10 else "")
+    hint = f"did you mean {near[0]!r}?" if near else f"it has {shown}."
+    return f"{path} has no column {name!r}: {hint}"
+
+
+def _enough(path: str, count: int, workers: int) -> None:
+    if count < workers:
+        raise ValueError(
+            f"{path} has {count} rows for {workers} workers: expected at least one each; use at "
+            f"most {count} workers."
+        )
+
+
+def _numbers(piece: Piece, rows: int) -> Tensor:
+    start = piece.block * rows
+    return torch.arange(start + piece.start, start + piece.stop)
+
+
+def label_summary(labels: Vocabulary) -> Summary:
+    """What labels alone tell."""
+    return Summary(sum(labels.counts), Moments(0), [], labels.as_counts())

@@ -1,0 +1,18 @@
+"""Networks that return logits: small ones, ResNets, one for tables; by name, with weights."""
+
+from codauc.models.build import build
+from codauc.models.pretrained import load_pretrained
+from codauc.models.resnet import ResNet18, ResNet20, ResNet50
+from codauc.models.small import MLP, ConvNet
+from codauc.models.tabular import TabularNet
+
+__all__ = [
+    "MLP",
+    "ConvNet",
+    "ResNet18",
+    "ResNet20",
+    "ResNet50",
+    "TabularNet",
+    "build",
+    "load_pretrained",
+]

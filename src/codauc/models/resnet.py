@@ -1,0 +1,210 @@
+"""Residual networks; names and shapes of their weights are torchvision's, so its files load."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+from torch import Tensor, nn
+from torch.nn.functional import pad, relu
+
+from codauc.checks import known_arguments
+from codauc.models.base import Model, checked_channels, checked_outputs, one_or_more
+
+
+class Residual(nn.Module):
+    """relu(shortcut(x) + F(x)), where F is convolutions, each with BatchNorm, and ReLUs between.
+
+    >>> import torch
+    >>> Residual([_conv(8, 8, 3), _conv(8, 8, 3)], nn.Identity())(torch.zeros(2, 8, 5, 5)).shape
+    torch.Size([2, 8, 5, 5])
+    """
+
+    def __init__(self, convolutions: Sequence[nn.Conv2d], shortcut: nn.Module) -> None:
+        super().__init__()
+        self.depth = len(convolutions)
+        for index, convolution in enumerate(convolutions, start=1):
+            self.add_module(f"conv{index}", convolution)
+            self.add_module(f"bn{index}", nn.BatchNorm2d(convolution.out_channels))
+        self.downsample = shortcut
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The block's output, of the shape of its shortcut's."""
+        y = x
+        for index in range(1, self.depth + 1):
+            y = self.get_submodule(f"bn{index}")(self.get_submodule(f"conv{index}")(y))
+            if index < self.depth:
+                # In place: BatchNorm's backward needs its input, not what it returned.
+                y = relu(y, inplace=True)
+        return relu(y + self.downsample(x), inplace=True)
+
+
+class PadChannels(nn.Module):
+    """The shortcut without parameters: every stride-th pixel, and zeros as further channels.
+
+    >>> import torch
+    >>> PadChannels(2, stride=2)(torch.ones(1, 1, 4, 4)).tolist()
+    [[[[1.0, 1.0], [1.0, 1.0]], [[0.0, 0.0], [0.0, 0.0]]]]
+    """
+
+    def __init__(self, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.outputs, self.stride = outputs, stride
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Images [N, outputs, H / stride, W / stride], rounded up."""
+        kept = x[:, :, :: self.stride, :: self.stride]
+        return pad(kept, (0, 0, 0, 0, 0, self.outputs - x.shape[1]))
+
+
+Block: TypeAlias = Callable[[int, int, int], Residual]  # of inputs, width and stride
+
+
+class _ResNet(Model):
+    """A stem, stages of blocks (all but the first halve the sides), the mean, a linear layer."""
+
+    def __init__(
+        self,
+        in_channels: int,
+        outputs: int,
+        stem: Callable[[int], nn.Conv2d],
+        pool: nn.Module,
+        block: Block,
+        stages: Sequence[tuple[int, int]],
+    ) -> None:
+        in_channels, outputs = checked_channels(in_channels), checked_outputs(outputs)
+        super().__init__(outputs=outputs, in_channels=in_channels)
+        self.conv1 = stem(in_channels)
+        self.depth, channels = len(stages), self.conv1.out_channels
+        self.bn1 = nn.BatchNorm2d(channels)
+        self.pool = pool
+        for index, (width, blocks) in enumerate(stages, start=1):
+            stage, channels = _stage(block, channels, width, blocks, stride=1 if index == 1 else 2)
+            self.add_module(f"layer{index}", stage)
+        self.fc = nn.Linear(channels, outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits of the images `x`."""
+        if x.dim() != 4 or x.shape[1] != self.conv1.in_channels:
+            raise ValueError(
+                f"x of shape {list(x.shape)}: expected [N, {self.conv1.in_channels}, H, W]; "
+                "make the model with as many in_channels as the images have."
+            )
+        x = self.pool(relu(self.bn1(self.conv1(x)), inplace=True))
+        for index in range(1, self.depth + 1):
+            x = self.get_submodule(f"layer{index}")(x)
+        return one_or_more(self.fc(x.mean(dim=(2, 3))))
+
+
+class ResNet18(_ResNet, name="resnet18"):
+    """The ResNet-18 of He et al. (2016): images [N, in_channels, H, W] to logits.
+
+    Made for images of about 224 x 224; five halvings leave small ones little. Names, shapes and
+    order of the weights are those of torchvision's `resnet18(num_classes=outputs)`, and so are the
+    logits, of shape [N] for one output and [N, outputs] for more.
+
+    >>> import torch
+    >>> ResNet18()(torch.zeros(2, 3, 64, 64)).shape
+    torch.Size([2])
+    """
+
+    @known_arguments
+    def __init__(self, outputs: int = 1, in_channels: int = 3) -> None:
+        stages = [(64, 2), (128, 2), (256, 2), (512, 2)]
+        super().__init__(in_channels, outputs, _large_stem, _large_pool(), _basic, stages)
+
+
+class ResNet50(_ResNet, name="resnet50"):
+    """The ResNet-50 of He et al. (2016): images [N, in_channels, H, W] to logits.
+
+    As `ResNet18`, with bottlenecks; the stride is in their 3x3 convolution ("v1.5"), as in
+    torchvision's `resnet50(num_classes=outputs)`.
+
+    >>> sum(p.numel() for p in ResNet50(outputs=1000).parameters())
+    25557032
+    """
+
+    @known_arguments
+    def __init__(self, outputs: int = 1, in_channels: int = 3) -> None:
+        stages = [(64, 3), (128, 4), (256, 6), (512, 3)]
+        super().__init__(in_channels, outputs, _large_stem, _large_pool(), _bottleneck, stages)
+
+
+class ResNet20(_ResNet, name="resnet20"):
+    """The ResNet-20 for CIFAR of He et al. (2016), section 4.2: images of about 32 x 32 to logits.
+
+    A 3x3 stem and three stages of three blocks with 16, 32 and 64 channels. Shortcuts have no
+    parameters ("option A"): where a stage begins they take every second pixel and add channels of
+    zeros. Logits have shape [N] for one output and [N, outputs] for more.
+
+    >>> sum(p.numel() for p in ResNet20(outputs=10).parameters())
+    269722
+    """
+
+    @known_arguments
+    def __init__(self, outputs: int = 1, in_channels: int = 3) -> None:
+        stages = [(16, 3), (32, 3), (64, 3)]
+        super().__init__(in_channels, outputs, _small_stem, nn.Identity(), _padded, stages)
+
+
+def _stage(
+    block: Block, inputs: int, width: int, blocks: int, stride: int
+) -> tuple[nn.Sequential, int]:
+    """Blocks in a row, of which the first may stride, and the channels they return."""
+    stage = nn.Sequential()
+    for index in range(blocks):
+        stage.append(block(inputs, width, stride if index == 0 else 1))
+        inputs = _channels(stage[-1])
+    return stage, inputs
+
+
+def _channels(block: nn.Module) -> int:
+    assert isinstance(block, Residual)
+    last = block.get_submodule(f"conv{block.depth}")
+    assert isinstance(last, nn.Conv2d)
+    return last.out_channels
+
+
+def _basic(inputs: int, width: int, stride: int) -> Residual:
+    return Residual(_pair(inputs, width, stride), _projection(inputs, width, stride))
+
+
+def _padded(inputs: int, width: int, stride: int) -> Residual:
+    same = stride == 1 and inputs == width
+    shortcut = nn.Identity() if same else PadChannels(width, stride)
+    return Residual(_pair(inputs, width, stride), shortcut)
+
+
+def _bottleneck(inputs: int, width: int, stride: int) -> Residual:
+    outputs = 4 * width
+    reduce, expand = _conv(inputs, width, 1), _conv(width, outputs, 1)
+    convolutions = [reduce, _conv(width, width, 3, stride), expand]
+    return Residual(convolutions, _projection(inputs, outputs, stride))
+
+
+def _pair(inputs: int, width: int, stride: int) -> list[nn.Conv2d]:
+    return [_conv(inputs, width, 3, stride), _conv(width, width, 3)]
+
+
+def _projection(inputs: int, outputs: int, stride: int) -> nn.Module:
+    if stride == 1 and inputs == outputs:
+        return nn.Identity()
+    return nn.Sequential(_conv(inputs, outputs, 1, stride), nn.BatchNorm2d(outputs))
+
+
+def _large_stem(in_channels: int) -> nn.Conv2d:
+    return _conv(in_channels, 64, 7, stride=2)
+
+
+def _large_pool() -> nn.Module:
+    return nn.MaxPool2d(kernel_size=3, stride=2, padding=1)
+
+
+def _small_stem(in_channels: int) -> nn.Conv2d:
+    return _conv(in_channels, 16, 3)
+
+
+def _conv(inputs: int, outputs: int, kernel: int, stride: int = 1) -> nn.Conv2d:
+    convolution = nn.Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2, bias=False)
+    nn.init.kaiming_normal_(convolution.weight, mode="fan_out", nonlinearity="relu")
+    return convolution

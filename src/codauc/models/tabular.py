@@ -1,0 +1,127 @@
+"""A network for tables: numbers and categories in one tensor."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NoReturn
+
+import torch
+from torch import Tensor, nn
+
+from codauc.checks import known_arguments, real, whole
+from codauc.models.base import (
+    Model,
+    checked_outputs,
+    checked_widths,
+    dense,
+    one_or_more,
+    positive,
+)
+
+
+class TabularNet(Model, name="tabular"):
+    """A network for tables: x of shape [N, numbers + len(categories)] to logits.
+
+    The first columns are numbers, best standardised. Each further column holds the codes of a
+    category, stored as floats: whole numbers from 0 to size - 1, the sizes being `categories`.
+    Each category has an embedding of its own, of dimension `embedding_width(size)`; that of code 0,
+    which `read_table` gives to values not seen in training, begins at zero. Numbers and embeddings
+    go together through layers with a ReLU and dropout; without widths through none.
+    Logits have shape [N] for one output and [N, outputs] for more.
+
+    Codes are looked at in every batch, which on a device waits for it once: a code that has no
+    embedding would stop the process there.
+
+    >>> net = TabularNet(numbers=2, categories=[3])
+    >>> net(torch.tensor([[0.5, -1.0, 0.0], [1.5, 0.3, 2.0]])).shape
+    torch.Size([2])
+    """
+
+    sizes: Tensor
+
+    @known_arguments
+    def __init__(
+        self,
+        numbers: int,
+        categories: Sequence[int] = (),
+        widths: Sequence[int] = (256, 256),
+        outputs: int = 1,
+        dropout: float = 0.0,
+    ) -> None:
+        categories = positive(
+            "categories", "category size", categories, "its codes are 0 to size - 1"
+        )
+        remedy = "it is the number of columns that are not categories"
+        numbers = whole("numbers", numbers, least=0 if categories else 1, remedy=remedy)
+        widths, outputs = checked_widths(widths), checked_outputs(outputs)
+        dropout = real("dropout", dropout, least=0, below=1, remedy="use 0 for none")
+        super().__init__(
+            numbers=numbers, categories=categories, widths=widths, outputs=outputs, dropout=dropout
+        )
+        self.numbers = numbers
+        self.embeddings = nn.ModuleList(map(_embedding, categories))
+        inputs = numbers + sum(map(embedding_width, categories))
+        self.layers = dense((inputs, *widths), dropout)
+        self.head = nn.Linear([inputs, *widths][-1], outputs)
+        # Follows the model to its device; the architecture says it, so it is not saved.
+        self.register_buffer("sizes", torch.tensor(categories, dtype=torch.long), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits of the rows `x`."""
+        self._check(x)
+        numbers, codes = x[:, : self.numbers], x[:, self.numbers :]
+        if self.embeddings and not x.is_meta:  # meta tensors have no values to look at
+            _check_codes(codes, self.sizes)
+        columns = codes.long().unbind(dim=1)
+        embedded = [table(column) for table, column in zip(self.embeddings, columns, strict=True)]
+        return one_or_more(self.head(self.layers(torch.cat([numbers, *embedded], dim=1))))
+
+    def _check(self, x: Tensor) -> None:
+        columns = self.numbers + len(self.embeddings)
+        if x.dim() != 2 or x.shape[1] != columns:
+            raise ValueError(
+                f"x of shape {list(x.shape)}: expected [N, {columns}], {self.numbers} numbers then "
+                f"{len(self.embeddings)} category codes; give the columns the model was made for."
+            )
+        if not x.is_floating_point():
+            raise ValueError(f"x of {x.dtype}: expected floats; use x.float(), also for the codes.")
+        largest, exact = max(self.arguments["categories"], default=0), 2 / torch.finfo(x.dtype).eps
+        if largest > exact:
+            raise ValueError(
+                f"x of {x.dtype} holds whole numbers exactly up to {exact:g} only: expected a "
+                f"dtype for the codes of a category of size {largest}; use float32."
+            )
+
+
+def _embedding(size: int) -> nn.Embedding:
+    table = nn.Embedding(size, embedding_width(size))
+    with torch.no_grad():
+        table.weight[0] = 0.0
+    return table
+
+
+def embedding_width(size: int) -> int:
+    """The dimension of a category's embedding: min(50, round(1.6 size^0.56)).
+
+    >>> [embedding_width(size) for size in (1, 2, 10, 100, 1000)]
+    [2, 2, 6, 21, 50]
+    """
+    return min(50, round(1.6 * math.pow(size, 0.56)))
+
+
+def _check_codes(codes: Tensor, sizes: Tensor) -> None:
+    # Floor finds fractions, and NaN, which differs from itself.
+    wrong = (codes < 0) | (codes >= sizes) | (codes != codes.floor())
+    if bool(wrong.any()):
+        _refuse(codes, sizes, wrong)
+
+
+def _refuse(codes: Tensor, sizes: Tensor, wrong: Tensor) -> NoReturn:
+    row, index = wrong.nonzero()[0].tolist()
+    size = int(sizes[index])
+    raise ValueError(
+        f"category {index} has the code {codes[row, index].item():g} in row {row}: expected a "
+        f"whole number from 0 to {size - 1}, its size being {size}; give values that were not seen "
+        "in training a code of their own, and count it in the size."
+    )
