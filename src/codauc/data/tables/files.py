@@ -12,7 +12,7 @@ from typing import Any
 
 Batch = Any  # pyarrow.RecordBatch; pyarrow has no types
 
-_CELLS = 1 << 20  # how many values are read at a time: 8 MB of numbers
+_CELLS = 1 << 19  # how many values are read at a time: 4 MB of numbers
 _EMPTY = ["", "NA", "N/A", "#N/A", "null", "NULL"]  # texts of a CSV that are missing values
 _SAMPLE = 1 << 20  # bytes of a CSV from which it is told which columns are numbers
 _MOSTLY = 0.9  # the share of numbers from which on a text among them is a mistake

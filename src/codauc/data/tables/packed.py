@@ -63,6 +63,10 @@ class Packer:
         self._parts: list[NDArray[np.float32]] = []
         self._file: IO[bytes] | None = None
 
+    def __del__(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
     def add(self, numbers: Floats, codes: Sequence[NDArray[np.int64]]) -> None:
         """Take in rows; NaN is a missing number."""
         self.moments.add(numbers)

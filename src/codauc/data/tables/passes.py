@@ -16,7 +16,7 @@ from codauc.data.rows import Rows
 from codauc.data.tables.arrays import Array
 from codauc.data.tables.columns import Integers, check_finite, numbers_of, targets_of, texts_of
 from codauc.data.tables.encoder import Encoder
-from codauc.data.tables.files import rows_at_a_time
+from codauc.data.tables.files import arrow, rows_at_a_time
 from codauc.data.tables.packed import Coder, EncodedRows, Packer, Vocabulary
 from codauc.data.tables.selection import Selection
 from codauc.data.tables.summary import Moments, Summary
@@ -74,6 +74,7 @@ class TablePass(Pass):
                 column, kind = batch.column(columns.target), kinds[columns.target]
                 found = targets_of(self.path, columns.target, kind, column, rows)
                 codes.append(_labels(self.path, columns.target, self.labels, *found))
+        arrow().default_memory_pool().release_unused()
         self.rows = torch.cat(numbers) if numbers else torch.empty(0, dtype=torch.int64)
         self.codes = torch.cat(codes) if codes else None
         self.summary, self.packer = packer.summary(), packer

@@ -192,7 +192,9 @@ class FromArray(Source):
 def open_source(source: Any, options: Options) -> Source:
     """The source of a path, a frame, or an array with `target` as its labels."""
     if isinstance(source, np.ndarray):
-        labels = None if options.target is None else ("the labels", np.asarray(options.target))
+        # a name is that of the labels in training: there are none here
+        given = None if isinstance(options.target, str) else options.target
+        labels = None if given is None else ("the labels", np.asarray(given))
         return FromArray("the array", source, labels, options)
     path = Path(os.fspath(source)) if isinstance(source, str | os.PathLike) else None
     if path is None or path.suffix not in (".npy", ".npz"):

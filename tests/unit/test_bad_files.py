@@ -1,0 +1,257 @@
+"""Bad files get an error that names the file, the column or the row; nothing is written."""
+
+import math
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+import torch
+
+import codauc
+from codauc.data import read_table
+
+GOOD = pd.DataFrame({"age": [1.0, 2.0, 3.0, 4.0], "city": list("abab"), "y": [0, 1, 0, 1]})
+
+
+def changed(**columns):
+    return GOOD.assign(**columns)
+
+
+def csv(data):
+    return lambda folder: data.to_csv(folder / "a.csv", index=False)
+
+
+def text(content, name="a.csv"):
+    return lambda folder: (folder / name).write_bytes(content)
+
+
+def parquet(data):
+    """Written by Arrow, so that NaN stays NaN."""
+    schema = {name: pa.array(column.tolist()) for name, column in data.items()}
+    return lambda folder: pa.parquet.write_table(pa.table(schema), folder / "a.parquet")
+
+
+def cut(write, name, keep):
+    def both(folder):
+        write(folder)
+        data = (folder / name).read_bytes()
+        (folder / name).write_bytes(data[: int(len(data) * keep)])
+
+    return both
+
+
+def npy(x, y=(0, 1, 0, 1)):
+    def both(folder):
+        np.save(folder / "x.npy", x)
+        np.save(folder / "y.npy", np.array(y))
+
+    return both
+
+
+NUMBERS = np.arange(8.0).reshape(4, 2)
+FILES = {
+    "missing target in CSV": (csv(GOOD), {"target": "Y2"}, r"a\.csv has no column 'Y2'"),
+    "misspelt target": (csv(GOOD), {"target": "agee"}, r"did you mean 'age'\?"),
+    "missing target in Parquet": (parquet(GOOD), {"target": "z"}, r"a\.parquet has no column 'z'"),
+    "no target named": (csv(GOOD), {"target": None}, "target is missing"),
+    "one class only": (
+        csv(changed(y=1)),
+        {},
+        r"a\.csv, column 'y': got the value 1 \(4 times\) alone",
+    ),
+    "one class in Parquet": (parquet(changed(y=0)), {}, r"a\.parquet, column 'y'.*alone"),
+    "three classes": (
+        csv(changed(y=[0, 1, 2, 1])),
+        {},
+        r"'y': got 3 values, 1 \(2 times\).*positive=",
+    ),
+    "two texts": (csv(changed(y=list("nynn"))), {}, r"'n' \(3 times\).*positive='y'"),
+    "no such positive": (csv(GOOD), {"positive": 7}, r"positive=7 is no value of 'y' in .*a\.csv"),
+    "all positive": (csv(GOOD), {"positive": [0, 1]}, "names every value of 'y'"),
+    "a missing label": (
+        csv(changed(y=[0, 1, None, 1])),
+        {},
+        r"a\.csv, column 'y', row 2: the label",
+    ),
+    "a missing text label": (
+        csv(changed(y=["n", "y", None, "y"])),
+        {"positive": "y"},
+        "'y', row 2: the label",
+    ),
+    "NaN label": (parquet(changed(y=[0.0, 1.0, 0.0, math.nan])), {}, "'y', row 3: the label"),
+    "text among numbers": (
+        text(b"age,y\n" + b"1,0\n2,1\n" * 10 + b"old,1\n"),
+        {},
+        r"a\.csv, column 'age', row 20: got the text 'old' among numbers",
+    ),
+    "text far down": (
+        text(b"age,y\n" + b"1,0\n2,1\n" * 400_000 + b"old,1\n"),
+        {},
+        r"a\.csv, column 'age', row 800000: got the text 'old' among numbers",
+    ),
+    "NaN in CSV": (
+        text(b"age,y\n1,0\nnan,1\n"),
+        {},
+        r"a\.csv, column 'age', row 1: got NaN.*nan='missing'",
+    ),
+    "NaN in Parquet": (
+        parquet(changed(age=[1.0, math.nan, 3.0, 4.0])),
+        {},
+        r"a\.parquet, column 'age', row 1: got NaN",
+    ),
+    "infinity in CSV": (
+        text(b"age,y\n1,0\ninf,1\n"),
+        {},
+        r"a\.csv, column 'age', row 1: got infinity",
+    ),
+    "infinity in Parquet": (
+        parquet(changed(age=[1.0, 2.0, -math.inf, 4.0])),
+        {},
+        r"column 'age', row 2: got infinity",
+    ),
+    "zero rows in CSV": (csv(GOOD[:0]), {}, r"a\.csv has 0 rows"),
+    "zero rows in Parquet": (parquet(GOOD[:0]), {}, r"a\.parquet has 0 rows"),
+    "empty file": (text(b""), {}, r"a\.csv (has|cannot)"),
+    "not a table": (text(bytes(range(256)) * 9), {}, r"a\.csv"),
+    "ragged CSV": (text(b"age,y\n1,0\n2\n"), {}, r"a\.csv cannot be read as CSV: .*2 columns"),
+    "two columns of one name": (text(b"age,age,y\n1,2,0\n"), {}, "two columns 'age'"),
+    "truncated Parquet": (
+        cut(parquet(GOOD), "a.parquet", 0.7),
+        {},
+        r"a\.parquet cannot be read as Parquet",
+    ),
+    "empty Parquet": (text(b"", "a.parquet"), {}, r"a\.parquet cannot be read as Parquet"),
+    "CSV called Parquet": (text(b"age,y\n1,0\n", "a.parquet"), {}, "cannot be read as Parquet"),
+    "list column": (
+        parquet(changed(age=[[1], [2], [3], [4]])),
+        {},
+        r"a\.parquet, column 'age' holds list.*drop=\['age'\]",
+    ),
+    "unknown suffix": (text(b"", "a.xlsx"), {}, r"a\.xlsx: expected a name that ends in"),
+    "truncated NPY": (cut(npy(NUMBERS), "x.npy", 0.6), {}, r"x\.npy cannot be read as NPY"),
+    "NaN in NPY": (
+        npy(np.where(NUMBERS == 5, np.nan, NUMBERS)),
+        {},
+        r"x\.npy, column '1', row 2: got NaN",
+    ),
+    "infinity in NPY": (
+        npy(np.where(NUMBERS == 5, np.inf, NUMBERS)),
+        {},
+        "'1', row 2: got infinity",
+    ),
+    "objects in NPY": (npy(np.array([[None]] * 4)), {}, r"x\.npy cannot be read.*"),
+    "too few labels": (npy(NUMBERS, (0, 1)), {}, r"x\.npy has 4 rows and .*y\.npy the shape \[2\]"),
+    "one class in NPY": (npy(NUMBERS, (1, 1, 1, 1)), {}, r"x\.npy.*alone"),
+    "zero rows in NPY": (npy(NUMBERS[:0], ()), {}, r"x\.npy has 0 rows"),
+    "no such file": (lambda folder: None, {"path": "b.csv"}, r"b\.csv does not exist"),
+    "no such drop": (csv(GOOD), {"drop": ["citi"]}, "no column 'citi': did you mean 'city'"),
+    "nothing to learn from": (csv(GOOD), {"drop": ["age", "city"]}, "no columns beside"),
+    "text for a list": (csv(GOOD), {"drop": "age"}, r"write \['age'\]"),
+    "two ways to share": (csv(GOOD), {"silo": "city", "skew": 0.5}, "at most one way"),
+}
+
+
+def existing(folder):
+    names = ("a.csv", "a.parquet", "a.xlsx", "x.npy")
+    return next((folder / name for name in names if (folder / name).exists()), folder)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_bad_file_is_named_and_nothing_is_written(name, tmp_path):
+    write, options, message = FILES[name]
+    write(tmp_path)
+    before = {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
+    options = {"target": tmp_path / "y.npy" if "x.npy" in before else "y", **options}
+    path = tmp_path / options.pop("path") if "path" in options else existing(tmp_path)
+    with pytest.raises(ValueError, match=message):
+        read_table(path, options.pop("target"), folder=tmp_path, memory=0, **options)
+    assert {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == before
+
+
+def test_nan_can_be_taken_for_a_missing_value(tmp_path):
+    parquet(changed(age=[1.0, math.nan, 3.0, 4.0]))(tmp_path)
+    table = read_table(tmp_path / "a.parquet", "y", nan="missing")
+    assert table.encoder.names == ["age", "age is missing", "city"]
+    assert table.x[:, 1].tolist() == [0, 1, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        (GOOD.drop(columns="age"), r"lacks 'age': expected the columns of training"),
+        (GOOD.assign(new=1), r"has also 'new'.*drop=\['new'\]"),
+        (GOOD.rename(columns={"age": "Age"}), r"lacks 'age' and has also 'Age'"),
+        (GOOD.assign(age=list("abcd")), r"column 'age' is a category: expected a number"),
+        (GOOD.assign(city=1.0), r"column 'city' is a number: expected a category"),
+        (GOOD.assign(y=[0, 1, 2, 1]), r"column 'y': got the value 2.0, expected 1.0 or 0.0"),
+    ],
+)
+@pytest.mark.parametrize("kind", [csv, parquet])
+def test_different_columns_at_predict_time_are_named(other, message, kind, tmp_path):
+    encoder = read_table(GOOD, "y").encoder
+    kind(other)(tmp_path)
+    path = existing(tmp_path)
+    with pytest.raises(ValueError, match=message) as caught:
+        read_table(path, encoder=encoder)
+    assert path.name in str(caught.value)
+
+
+def test_other_images_at_predict_time_are_refused():
+    encoder = read_table(np.zeros((4, 1, 5, 5)), np.array([0, 1, 0, 1])).encoder
+    with pytest.raises(ValueError, match=r"images of \[6, 6\] pixels: expected \[5, 5\]"):
+        read_table(np.zeros((4, 1, 6, 6)), encoder=encoder)
+
+
+@pytest.mark.parametrize("simulate", [True, False])
+def test_a_bad_row_of_one_worker_is_an_error_on_all(simulate, tmp_path):
+    data = pd.DataFrame({"x": np.arange(40.0), "y": np.arange(40) % 2})
+    data.loc[17, "x"] = math.inf
+    data.to_csv(tmp_path / "a.csv", index=False)
+    with pytest.raises(Exception, match=r"a\.csv, column 'x', row 17: got infinity"):
+        codauc.launch(Reading(tmp_path / "a.csv"), workers=2, simulate=simulate, timeout=60)
+
+
+class Reading:
+    """Reads in a worker; a class because it goes to other processes."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __call__(self, group):
+        return len(read_table(self.path, "y", group=group).rows)
+
+
+def test_workers_with_different_columns_are_told(tmp_path):
+    for i in range(2):
+        GOOD.rename(columns={"age": f"age{i}"}).to_csv(tmp_path / f"{i}.csv", index=False)
+
+    def work(group):
+        return read_table(tmp_path / f"{group.rank}.csv", "y", group=group, own=True)
+
+    with pytest.raises(ValueError, match=r"worker 0 and worker 1 differ in columns.*age0 and age1"):
+        codauc.launch(work, workers=2, simulate=True)
+
+
+def test_more_workers_than_rows_is_refused(tmp_path):
+    csv(GOOD)(tmp_path)
+    with pytest.raises(ValueError, match="worker"):
+        codauc.launch(
+            lambda g: read_table(tmp_path / "a.csv", "y", group=g), workers=5, simulate=True
+        )
+
+
+def test_a_model_file_that_is_damaged_or_foreign_is_refused(tmp_path):
+    path = tmp_path / "m.safetensors"
+    codauc.save_model(path, codauc.models.MLP(inputs=2))
+    data = path.read_bytes()
+    path.write_bytes(data[:-5])
+    with pytest.raises(ValueError, match=r"m\.safetensors cannot be read as a saved model"):
+        codauc.load_model(path)
+    codauc.save_model(path, torch.nn.Linear(2, 1))
+    with pytest.raises(ValueError, match="expected model="):
+        codauc.load_model(path)
+    assert codauc.load_model(path, torch.nn.Linear(2, 1)).encoder is None
+    with pytest.raises(ValueError, match=r"weight of shape \[1, 2\]: expected \[1, 3\]"):
+        codauc.load_model(path, torch.nn.Linear(3, 1))

@@ -1,0 +1,395 @@
+"""Claims about people's files: columns, the encoder, shares of workers, what is kept where."""
+
+import gzip
+import json
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.feather
+import pyarrow.parquet
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.preprocessing import StandardScaler
+
+import codauc
+from codauc.data import Batches, Encoder, Rows, read_table
+from codauc.data.tables.summary import Moments
+from codauc.models import TabularNet
+
+CITIES = ["Bonn", "Köln", "Ulm", None]
+
+
+def frame(rows=200, seed=0):
+    """Numbers, some missing, a category, a date and labels that depend on them."""
+    rng = np.random.default_rng(seed)
+    age, city = rng.normal(50, 10, rows), rng.integers(0, 4, rows)
+    return pd.DataFrame(
+        {
+            "age": np.where(rng.random(rows) < 0.2, np.nan, age),
+            "visits": rng.integers(0, 9, rows),
+            "city": [CITIES[i] for i in city],
+            "when": pd.Timestamp("2024-03-01") + pd.to_timedelta(np.arange(rows), unit="min"),
+            "ill": np.where(age + 9 * (city == 2) > 60, "yes", "no"),
+        }
+    )
+
+
+def write(data, folder, suffix):
+    path = folder / f"data{suffix}"
+    if suffix == ".csv":
+        data.to_csv(path, index=False)
+    elif suffix == ".tsv":
+        data.to_csv(path, index=False, sep="\t")
+    elif suffix == ".csv.gz":
+        with gzip.open(path, "wt", encoding="utf-8") as file:
+            data.to_csv(file, index=False, sep=";")
+    elif suffix == ".parquet":
+        data.to_parquet(path, row_group_size=37)
+    elif suffix == ".arrow":
+        table = pa.Table.from_pandas(data, preserve_index=False)
+        with pa.ipc.new_file(path, table.schema) as writer:
+            writer.write_table(table, max_chunksize=37)
+    elif suffix == ".feather":
+        pa.feather.write_feather(data, path)
+    return path
+
+
+SUFFIXES = [".csv", ".tsv", ".csv.gz", ".parquet", ".arrow", ".feather"]
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_every_kind_of_file_gives_the_inputs_of_the_frame(suffix, tmp_path):
+    data = frame()
+    expected = read_table(data, "ill", positive="yes")
+    table = read_table(write(data, tmp_path, suffix), "ill", positive="yes")
+    torch.testing.assert_close(table.x, expected.x, rtol=0, atol=2e-6)
+    assert torch.equal(table.y, expected.y)
+    assert table.y.tolist() == (data["ill"] == "yes").tolist()
+    assert table.encoder.names == ["age", "visits", "when", "age is missing", "city"]
+    assert table.rows.tolist() == list(range(200))
+
+
+def test_a_folder_of_parquet_files_is_one_table(tmp_path):
+    data = frame()
+    for i, part in enumerate(np.array_split(np.arange(200), 3)):
+        data.iloc[part].to_parquet(tmp_path / f"part-{i}.parquet")
+    table = read_table(tmp_path, "ill", positive="yes")
+    torch.testing.assert_close(table.x, read_table(data, "ill", positive="yes").x)
+
+
+def test_numbers_are_standardised_as_scikit_learn_does():
+    data = frame()
+    table = read_table(data, "ill", positive="yes")
+    numbers = data[["age", "visits"]].to_numpy(float)
+    expected = np.nan_to_num(StandardScaler().fit_transform(numbers))
+    np.testing.assert_allclose(table.x[:, :2], expected, atol=2e-6)
+    flags = table.x[:, 3].numpy()
+    assert (flags == data["age"].isna().to_numpy()).all()
+
+
+def test_minutes_of_a_date_stay_apart():
+    """In float32 alone all dates of an hour would be equal."""
+    when = read_table(frame(), "ill", positive="yes").x[:, 2]
+    steps = when.diff()
+    assert steps.min() > 0
+    torch.testing.assert_close(steps, steps.mean().expand(199), rtol=1e-3, atol=0)
+
+
+@given(
+    st.lists(st.floats(-1e9, 1e9), min_size=1, max_size=40),
+    st.lists(st.integers(0, 40), max_size=5),
+)
+@settings(max_examples=80, deadline=None)
+def test_moments_do_not_depend_on_how_rows_come(values, cuts):
+    column = np.array(values)[:, None]
+    moments = Moments(1)
+    for part in np.split(column, sorted(min(cut, len(values)) for cut in cuts)):
+        if len(part):
+            moments.add(part)
+    scale = np.abs(column).max() + 1e-100
+    np.testing.assert_allclose(moments.mean / scale, column.mean() / scale, atol=1e-14)
+    expected = column.var() * len(values)
+    np.testing.assert_allclose(moments.squares / scale**2, expected / scale**2, atol=1e-13)
+
+
+def test_a_constant_column_becomes_zero():
+    table = read_table(np.full((5, 1), 0.1), np.array([0, 1, 0, 1, 1]))
+    assert table.x.abs().max() == 0
+
+
+def test_codes_are_unseen_missing_and_the_values_in_order():
+    data = frame()
+    data.loc[0, "city"] = "Lima"  # once: as good as unseen
+    table = read_table(data, "ill", positive="yes")
+    (category,) = table.encoder.categories
+    assert category.values == ("Bonn", "Köln", "Ulm")
+    known = {"Bonn": 2, "Köln": 3, "Ulm": 4, None: 1, "Lima": 0}
+    cities = [None if pd.isna(city) else city for city in data["city"]]
+    assert table.x[:, -1].tolist() == [known[city] for city in cities]
+
+
+def test_a_number_column_can_be_taken_for_a_category(tmp_path):
+    data = frame()
+    for source in (data, write(data, tmp_path, ".csv")):
+        table = read_table(source, "ill", positive="yes", categories=["visits"])
+        visits = next(c for c in table.encoder.categories if c.name == "visits")
+        assert visits.values == tuple("012345678")
+
+
+def test_other_data_is_encoded_as_in_training():
+    train, test = frame(), frame(50, seed=1)
+    first = read_table(train, "ill", positive="yes")
+    test.loc[3, "city"] = "Lima"
+    second = read_table(test, encoder=first.encoder)
+    both = read_table(pd.concat([test, train]), encoder=first.encoder)
+    torch.testing.assert_close(second.x, both.x[:50])
+    torch.testing.assert_close(both.x[50:], first.x)
+    assert second.x[3, -1] == 0
+    assert second.encoder == first.encoder
+    assert second.y.tolist() == (test["ill"] == "yes").tolist()
+
+
+def test_data_without_labels_can_be_encoded():
+    train = frame()
+    encoder = read_table(train, "ill", positive="yes").encoder
+    table = read_table(train.drop(columns="ill"), encoder=encoder)
+    assert table.y is None
+    assert len(table.x) == 200
+
+
+def test_columns_come_in_the_order_of_training():
+    train = frame()
+    first = read_table(train, "ill", positive="yes")
+    again = read_table(train[train.columns[::-1]], encoder=first.encoder)
+    assert torch.equal(again.x, first.x)
+
+
+def test_the_encoder_goes_through_json():
+    encoder = read_table(frame(), "ill", positive="yes").encoder
+    assert Encoder.from_dict(json.loads(json.dumps(encoder.to_dict()))) == encoder
+
+
+@pytest.mark.parametrize(
+    ("values", "positive", "expected"),
+    [
+        ([0, 1, 1], None, [False, True, True]),
+        ([-1, 1, 1], None, [False, True, True]),
+        ([True, False, True], None, [True, False, True]),
+        (["no", "yes", "yes"], "yes", [False, True, True]),
+        (["a", "b", "c"], ["a", "c"], [True, False, True]),
+        ([1, 2, 3], 3, [False, False, True]),
+        ([1, 2, 3], "3", [False, False, True]),
+        ([1.5, 2.5, 2.5], 1.5, [True, False, False]),
+        ([0, 1, 1], 0, [True, False, False]),
+    ],
+)
+def test_the_positive_class_is_named_by_value(values, positive, expected):
+    data = pd.DataFrame({"x": [1.0, 2.0, 3.0], "y": values})
+    assert read_table(data, "y", positive=positive).y.tolist() == expected
+
+
+def test_texts_true_and_false_of_a_csv_need_no_word(tmp_path):
+    (tmp_path / "a.csv").write_text("x,y\n1,True\n2,False\n")
+    assert read_table(tmp_path / "a.csv", "y").y.tolist() == [True, False]
+
+
+def shares(source, workers, **options):
+    """What each of some simulated workers read."""
+
+    def work(group):
+        return read_table(source, "ill", positive="yes", group=group, **options)
+
+    return codauc.launch(work, workers=workers, simulate=True)
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 16])
+@pytest.mark.parametrize("suffix", [".csv", ".parquet", ".arrow"])
+@pytest.mark.parametrize("large", [False, True])
+def test_shares_are_even_disjoint_and_complete(workers, suffix, large, tmp_path, monkeypatch):
+    if large:  # a worker then reads blocks of its own
+        monkeypatch.setattr("codauc.data.tables.sources._LARGE", 0)
+    path = write(frame(1000), tmp_path, suffix)
+    parts = shares(path, workers, seed=3)
+    whole = read_table(path, "ill", positive="yes")
+    rows = torch.cat([part.rows for part in parts])
+    assert sorted(rows.tolist()) == list(range(1000))
+    sizes = [len(part.rows) for part in parts]
+    assert max(sizes) - min(sizes) <= 1
+    assert [(len(p.y), int(p.y.sum())) for p in parts] == [tuple(c) for c in parts[0].counts]
+    for part in parts:
+        assert part.encoder == parts[0].encoder
+        torch.testing.assert_close(part.x, whole.x[part.rows], rtol=0, atol=2e-6)
+        assert torch.equal(part.y, whole.y[part.rows])
+        assert part.pos_ratio == whole.pos_ratio
+
+
+def test_the_seed_decides_who_gets_what(tmp_path):
+    path = write(frame(), tmp_path, ".csv")
+    first, again, other = (shares(path, 2, seed=seed)[0].rows for seed in (1, 1, 2))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+def test_a_worker_reads_only_its_own_row_groups(tmp_path, monkeypatch):
+    monkeypatch.setattr("codauc.data.tables.sources._LARGE", 0)
+    path = write(frame(1000), tmp_path, ".parquet")
+    read = []
+    original = codauc.data.tables.files.ParquetTable.read
+
+    def spy(self, columns, block=None):
+        read.append(block)
+        return original(self, columns, block)
+
+    monkeypatch.setattr("codauc.data.tables.files.ParquetTable.read", spy)
+    shares(path, 4)
+    groups = -(-1000 // 37)
+    assert len(read) <= groups + 3  # at most one row group is divided between two workers
+    assert set(read) == set(range(groups))
+
+
+def test_a_silo_is_never_divided(tmp_path):
+    data = frame().fillna({"city": "Aachen"})
+    parts = shares(write(data, tmp_path, ".parquet"), 4, silo="city")
+    for part, city in zip(parts, ["Aachen", "Bonn", "Köln", "Ulm"], strict=True):
+        assert set(data["city"][part.rows.numpy()]) == {city}
+        assert part.encoder.names == ["age", "visits", "when", "age is missing"]
+    assert sum(len(part.rows) for part in parts) == 200
+
+
+def test_skewed_shares_are_disjoint_and_complete(tmp_path):
+    parts = shares(write(frame(), tmp_path, ".csv"), 4, skew=0.3)
+    assert sorted(torch.cat([part.rows for part in parts]).tolist()) == list(range(200))
+    ratios = [part.y.float().mean().item() for part in parts]
+    assert max(ratios) - min(ratios) > 0.1
+
+
+def test_each_worker_can_have_a_file_of_its_own(tmp_path):
+    paths = []
+    for i in range(3):
+        (tmp_path / str(i)).mkdir()
+        paths.append(write(frame(100 + i, seed=i), tmp_path / str(i), ".csv"))
+
+    def work(group):
+        return read_table(paths[group.rank], "ill", positive="yes", group=group, own=True)
+
+    parts = codauc.launch(work, workers=3, simulate=True)
+    assert [len(part.rows) for part in parts] == [100, 101, 102]
+    whole = read_table(pd.concat([frame(100 + i, seed=i) for i in range(3)]), "ill", positive="yes")
+    torch.testing.assert_close(torch.cat([part.x for part in parts]), whole.x, rtol=0, atol=2e-6)
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_negatives_are_thinned_by_the_seed_whatever_the_number_of_workers(workers, tmp_path):
+    path = write(frame(), tmp_path, ".parquet")
+    alone = shares(path, 1, keep_negatives=0.4, seed=5)[0]
+    parts = shares(path, workers, keep_negatives=0.4, seed=5)
+    assert sorted(torch.cat([p.rows for p in parts]).tolist()) == alone.rows.tolist()
+    positives = int((frame()["ill"] == "yes").sum())
+    assert alone.counts[0] == (positives + round(0.4 * (200 - positives)), positives)
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_rows_on_disk_give_the_batches_of_rows_in_memory(suffix, tmp_path):
+    path = write(frame(), tmp_path, suffix)
+    memory = read_table(path, "ill", positive="yes")
+    disk = read_table(path, "ill", positive="yes", memory=0, folder=tmp_path)
+    assert isinstance(disk.x, Rows)
+    ours, theirs = (Batches(table.x, table.y, 32) for table in (memory, disk))
+    for _ in range(10):
+        (x, y), (z, w) = next(ours), next(theirs)
+        assert torch.equal(x, z)
+        assert torch.equal(y, w)
+    assert [p.name for p in tmp_path.iterdir()] == [path.name]  # nothing is left behind
+
+
+def arrays(folder, rows=300):
+    rng = np.random.default_rng(0)
+    x = rng.normal(5, 3, (rows, 4)).astype(np.float32)
+    y = (x[:, 0] > 8).astype(np.int64)
+    np.save(folder / "x.npy", x)
+    np.save(folder / "y.npy", y)
+    np.savez(folder / "stored.npz", x=x, y=y)
+    np.savez_compressed(folder / "small.npz", x=x, y=y)
+    return x, y
+
+
+@pytest.mark.parametrize("memory", [0, 1 << 20])
+@pytest.mark.parametrize(
+    ("name", "target"), [("x.npy", "{}/y.npy"), ("stored.npz", "y"), ("small.npz", "y")]
+)
+def test_arrays_are_standardised_where_they_are(name, target, memory, tmp_path):
+    x, y = arrays(tmp_path)
+    table = read_table(tmp_path / name, target.format(tmp_path), memory=memory)
+    assert isinstance(table.x, Rows) == (memory == 0)
+    inputs = table.x.gather(torch.arange(300)) if memory == 0 else table.x
+    np.testing.assert_allclose(inputs, StandardScaler().fit_transform(x.astype(float)), atol=1e-5)
+    assert table.y.tolist() == (y == 1).tolist()
+
+
+def test_an_uncompressed_npz_is_mapped_and_not_read(tmp_path):
+    arrays(tmp_path)
+    table = read_table(tmp_path / "stored.npz", "y", memory=0)
+    base = table.x.matrix
+    while isinstance(base, np.ndarray) and not isinstance(base, np.memmap):
+        base = base.base
+    assert isinstance(base, np.memmap)
+
+
+@pytest.mark.parametrize("large", [False, True])
+@pytest.mark.parametrize("workers", [2, 3, 16])
+def test_shares_of_an_array_are_disjoint_and_complete(workers, large, tmp_path, monkeypatch):
+    if large:
+        monkeypatch.setattr("codauc.data.tables.sources._LARGE", 0)
+        monkeypatch.setattr("codauc.data.tables.sources._BLOCK", 160)
+    arrays(tmp_path)
+
+    def work(group):
+        return read_table(tmp_path / "x.npy", tmp_path / "y.npy", group=group, memory=0)
+
+    parts = codauc.launch(work, workers=workers, simulate=True)
+    whole = read_table(tmp_path / "x.npy", tmp_path / "y.npy")
+    assert sorted(torch.cat([part.rows for part in parts]).tolist()) == list(range(300))
+    assert max(len(p.rows) for p in parts) - min(len(p.rows) for p in parts) <= 1
+    for part in parts:
+        own = part.x.gather(torch.arange(len(part.rows)))
+        torch.testing.assert_close(own, whole.x[part.rows], rtol=0, atol=2e-6)
+
+
+def test_images_in_an_array_are_standardised_by_channel():
+    rng = np.random.default_rng(0)
+    x = rng.integers(0, 256, (20, 3, 5, 4), dtype=np.uint8)
+    table = read_table(x, np.arange(20) % 2)
+    assert table.x.shape == (20, 3, 5, 4)
+    flat = table.x.double().transpose(0, 1).flatten(1)
+    torch.testing.assert_close(flat.mean(1), torch.zeros(3, dtype=torch.float64), atol=1e-6, rtol=0)
+    torch.testing.assert_close(flat.var(1, correction=0), torch.ones(3, dtype=torch.float64))
+
+
+def test_a_table_trains_and_a_saved_model_scores_new_rows(tmp_path):
+    path = write(frame(1000), tmp_path, ".csv")
+
+    def work(group):
+        table = read_table(path, "ill", positive="yes", group=group)
+        torch.manual_seed(0)
+        model = TabularNet(**table.encoder.network(), widths=(16,))
+        loss = codauc.MinMaxAUCLoss(pos_ratio=table.pos_ratio)
+        opt = codauc.PPDSG(model, loss, lr=0.5, momentum=0.9)
+        coda = codauc.CoDA(opt, group, settings={"columns": table.encoder.names})
+        batches = Batches(table.x, table.y, 32, worker=group.rank)
+        for x, y in coda.stage(codauc.Stage(lr=0.5, steps=60, sync_every=8), batches):
+            opt.zero_grad()
+            loss(model(x), y).backward()
+            opt.step()
+        return model, table.encoder
+
+    model, encoder = codauc.launch(work, workers=2, simulate=True)[0]
+    codauc.save_model(tmp_path / "ill.safetensors", model, encoder)
+    loaded = codauc.load_model(tmp_path / "ill.safetensors")
+    assert loaded.encoder == encoder
+    test = read_table(frame(500, seed=9), encoder=loaded.encoder)
+    assert torch.equal(codauc.predict(loaded.model, test.x), codauc.predict(model, test.x))
+    assert codauc.evaluate(loaded.model, test.x, test.y).value > 0.85
