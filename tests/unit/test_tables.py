@@ -393,3 +393,39 @@ def test_a_table_trains_and_a_saved_model_scores_new_rows(tmp_path):
     test = read_table(frame(500, seed=9), encoder=loaded.encoder)
     assert torch.equal(codauc.predict(loaded.model, test.x), codauc.predict(model, test.x))
     assert codauc.evaluate(loaded.model, test.x, test.y).value > 0.85
+
+
+@pytest.mark.parametrize("form", [np.asarray, np.ndarray.tolist, torch.from_numpy])
+def test_features_and_labels_as_scikit_learn_has_them(form):
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(30, 3)), rng.integers(0, 2, 30)
+    expected = read_table(x, y)
+    assert torch.equal(read_table(form(x), form(y)).x, expected.x)
+    frame, series = pd.DataFrame(x, columns=list("abc")), pd.Series(y, name="ill")
+    table = read_table(frame, series)
+    torch.testing.assert_close(table.x, expected.x)
+    assert torch.equal(table.y, expected.y)
+    assert table.encoder.target.name == "ill"
+    assert torch.equal(read_table(frame, encoder=table.encoder).x, table.x)
+
+
+def test_progress_is_told_how_many_rows_were_read(tmp_path):
+    for source, target in (
+        (write(frame(), tmp_path, ".parquet"), "ill"),
+        (np.eye(200), np.arange(200) % 2),
+    ):
+        told = []
+        read_table(
+            source,
+            target,
+            positive="yes" if isinstance(target, str) else None,
+            progress=told.append,
+        )
+        assert told == sorted(told)
+        assert told[-1] == 200
+
+
+def test_a_full_disk_is_told_with_what_to_do(tmp_path):
+    path = write(frame(), tmp_path, ".csv")
+    with pytest.raises(OSError, match=r"cannot be kept in .*folder="):
+        read_table(path, "ill", positive="yes", memory=0, folder=tmp_path / "missing")

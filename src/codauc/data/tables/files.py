@@ -115,15 +115,22 @@ class ArrowTable(TableSource):
 
 
 class MemoryTable(TableSource):
-    """A pyarrow table or a pandas frame, in memory."""
+    """A pyarrow table or a pandas frame, in memory, perhaps with labels beside it."""
 
-    def __init__(self, data: Any) -> None:
+    def __init__(self, data: Any, labels: tuple[str, Any] | None = None) -> None:
         pa = arrow()
+        if not isinstance(data, pa.Table) and not hasattr(data, "columns"):
+            raise ValueError(
+                f"source: got {type(data).__name__}, expected a path, a pandas frame, a pyarrow "
+                "table or a numpy array."
+            )
         if not isinstance(data, pa.Table):
             try:
                 data = pa.Table.from_pandas(data, preserve_index=False)
             except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
                 raise ValueError(f"the frame cannot be read: {_line(error)}.") from error
+        if labels is not None:
+            data = _with_labels(data, *labels)
         self._table = data
         super().__init__("the table", _kinds(data.schema, "it"), [data.num_rows], data.nbytes)
 
@@ -201,11 +208,18 @@ class CSVTable(TableSource):
             start += batch.num_rows
 
 
-def open_table(source: Any, categories: Sequence[str] = ()) -> TableSource:
-    """The table in a file (by its suffix), in a folder of Parquet files, or in memory."""
-    if not isinstance(source, str | Path):
-        return MemoryTable(source)
-    path = Path(source)
+def _with_labels(table: Any, name: str, labels: Any) -> Any:
+    pa = arrow()
+    if len(labels) != table.num_rows:
+        raise ValueError(
+            f"the table has {table.num_rows} rows and the target {len(labels)} labels: expected "
+            "one label a row."
+        )
+    return table.append_column(name, pa.array(labels))
+
+
+def open_table(path: Path, categories: Sequence[str] = ()) -> TableSource:
+    """The table in a file (by its suffix), or in a folder of Parquet files."""
     if not path.exists():
         raise ValueError(f"{path} does not exist: expected a CSV, Parquet or Arrow file.")
     if path.is_dir() or path.suffix in (".parquet", ".pq"):

@@ -77,19 +77,25 @@ class Packer:
         for column, values in enumerate(codes, numbers.shape[1]):
             block[:, column] = values
         self.rows += len(block)
-        if self._file is None and self.rows * self.width * 4 > self.memory:
-            self._file = self._spill()
-        if self._file is None:
-            self._parts.append(block)
-        else:
-            self._file.write(block.data)
+        self._parts.append(block)
+        if self.rows * self.width * 4 > self.memory:
+            self._to_disk()
 
-    def _spill(self) -> IO[bytes]:
-        file = tempfile.TemporaryFile(dir=self.folder)  # noqa: SIM115 - as long as its rows
-        for part in self._parts:
-            file.write(part.data)
+    def _to_disk(self) -> None:
+        try:
+            if self._file is None:
+                self._file = tempfile.TemporaryFile(dir=self.folder, buffering=0)  # noqa: SIM115
+            for part in self._parts:
+                _write(self._file, part.data)
+        except OSError as error:
+            raise OSError(
+                error.errno,
+                f"rows beyond memory={self.memory} bytes cannot be kept in "
+                f"{self.folder or tempfile.gettempdir()} ({error.strerror}): this worker has "
+                f"{self.rows * self.width * 4 / 1e9:.1f} GB of them so far; name a folder with "
+                "room as folder=..., or allow more memory",
+            ) from error
         self._parts = []
-        return file
 
     def encoded(self, encoder: Encoder) -> Tensor | EncodedRows:
         """All rows: encoded at once from memory, when asked for from disk. Ends the packing."""
@@ -101,7 +107,6 @@ class Packer:
             self._parts.reverse()
             parts = (self._parts.pop() for _ in range(len(self._parts)))
             return coder.encode_all(parts, self.rows)
-        self._file.flush()
         matrix = np.memmap(self._file, np.float32, "r", shape=(self.rows, self.width))
         return EncodedRows(matrix, coder)
 
@@ -109,6 +114,13 @@ class Packer:
         """What the rows taken in tell."""
         categories = [vocabulary.as_counts() for vocabulary in self.vocabularies]
         return Summary(self.rows, self.moments, categories)
+
+
+def _write(file: IO[bytes], data: memoryview) -> None:
+    """All of it; a single write may take less."""
+    rest = data.cast("B")
+    while len(rest):
+        rest = rest[file.write(rest) :]
 
 
 class Coder:

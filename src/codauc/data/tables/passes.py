@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,8 @@ from codauc.data.tables.packed import Coder, EncodedRows, Packer, Vocabulary
 from codauc.data.tables.selection import Selection
 from codauc.data.tables.summary import Moments, Summary
 from codauc.data.tables.target import MANY
+
+Progress = Callable[[int], object]  # told how many rows were read
 
 _TEXTS = 100_000  # different texts from which on a column is no category
 
@@ -59,6 +61,7 @@ class TablePass(Pass):
         nan: str,
         memory: int,
         folder: Path | None,
+        progress: Progress | None = None,
     ) -> None:
         self.path, self.nan, self.columns = selection.table.path, nan, columns
         packer = Packer(len(columns.numbers), len(columns.categories), memory, folder)
@@ -70,6 +73,8 @@ class TablePass(Pass):
         for rows, batch in selection.read(wanted):
             numbers.append(torch.from_numpy(rows))
             self._pack(packer, batch, rows)
+            if progress is not None:
+                progress(packer.rows)
             if columns.target is not None:
                 column, kind = batch.column(columns.target), kinds[columns.target]
                 found = targets_of(self.path, columns.target, kind, column, rows)
@@ -111,6 +116,7 @@ class ArrayPass(Pass):
         *,
         nan: str,
         memory: int,
+        progress: Progress | None = None,
     ) -> None:
         self.array, self.chosen, self.memory = array, rows, memory
         self.rows = torch.arange(len(array)) if rows is None else rows
@@ -118,6 +124,8 @@ class ArrayPass(Pass):
         for numbers, part in self._parts():
             flat = np.moveaxis(part, 1, -1).reshape(-1, part.shape[1]).astype(np.float64)
             moments.add(_checked(path, columns.numbers, flat, numbers, nan))
+            if progress is not None:
+                progress(int(moments.count.max()) * len(part) // len(flat))
         self.summary = Summary(len(self.rows), moments)
         if labels is not None and columns.target is not None:
             self.labels = Vocabulary()

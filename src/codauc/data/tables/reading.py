@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -67,6 +67,7 @@ def read_table(
     nan: str = "error",
     memory: int = _MEMORY,
     folder: str | os.PathLike[str] | None = None,
+    progress: Callable[[int], object] | None = None,
 ) -> Table:
     """A worker's share of a table, as inputs and labels.
 
@@ -90,6 +91,7 @@ def read_table(
 
     A worker keeps up to `memory` bytes of rows in memory, more in a file without a name in `folder`
     (default: the system's for temporary files); .npy and uncompressed .npz stay where they are.
+    While it reads, `progress(rows so far)` is called.
 
     >>> import numpy as np
     >>> features, labels = np.array([[1.0, 5.0], [3.0, 5.0]]), np.array([0, 1])
@@ -117,6 +119,7 @@ def read_table(
         nan=choice("nan", nan, ("error", "missing")),
         memory=whole("memory", memory, least=0, remedy="it is in bytes"),
         folder=None if folder is None else Path(folder),
+        progress=progress,
     )
     opened = together(group, lambda: open_source(source, options), "start")
     columns = opened.columns

@@ -6,7 +6,7 @@ import difflib
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +18,9 @@ from codauc.data.shards import Piece, block_shards, dealt, even_shards
 from codauc.data.tables.arrays import Array, open_array, open_arrays
 from codauc.data.tables.columns import Integers, targets_of, texts_of
 from codauc.data.tables.encoder import Encoder
-from codauc.data.tables.files import TableSource, open_table
+from codauc.data.tables.files import MemoryTable, TableSource, open_table
 from codauc.data.tables.packed import Vocabulary
-from codauc.data.tables.passes import ArrayPass, Columns, Pass, TablePass
+from codauc.data.tables.passes import ArrayPass, Columns, Pass, Progress, TablePass
 from codauc.data.tables.selection import Selection
 from codauc.data.tables.summary import Moments, Summary
 
@@ -40,6 +40,7 @@ class Options:
     nan: str = "error"
     memory: int = _LARGE
     folder: Path | None = None
+    progress: Progress | None = None
 
 
 class Source(ABC):
@@ -130,6 +131,7 @@ class FromTable(Source):
             nan=options.nan,
             memory=options.memory,
             folder=options.folder,
+            progress=options.progress,
         )
 
 
@@ -183,24 +185,45 @@ class FromArray(Source):
 
     def some(self, rows: Tensor | None) -> Pass:
         """The array stays where it is; `rows` are kept as numbers."""
-        nan, memory = self.options.nan, self.options.memory
+        options = self.options
         return ArrayPass(
-            self.path, self.array, self.columns, self.labels, rows, nan=nan, memory=memory
+            self.path,
+            self.array,
+            self.columns,
+            self.labels,
+            rows,
+            nan=options.nan,
+            memory=options.memory,
+            progress=options.progress,
         )
 
 
 def open_source(source: Any, options: Options) -> Source:
     """The source of a path, a frame, or an array with `target` as its labels."""
+    if isinstance(source, list | tuple | Tensor):
+        source = np.asarray(source)
     if isinstance(source, np.ndarray):
         # a name is that of the labels in training: there are none here
         given = None if isinstance(options.target, str) else options.target
         labels = None if given is None else ("the labels", np.asarray(given))
         return FromArray("the array", source, labels, options)
-    path = Path(os.fspath(source)) if isinstance(source, str | os.PathLike) else None
-    if path is None or path.suffix not in (".npy", ".npz"):
-        return FromTable(open_table(source if path is None else path, options.categories), options)
+    if not isinstance(source, str | os.PathLike):
+        return _from_frame(source, options)
+    path = Path(source)
+    if path.suffix not in (".npy", ".npz"):
+        return FromTable(open_table(path, options.categories), options)
     array, labels = _npz(path, options) if path.suffix == ".npz" else _npy(path, options)
     return FromArray(str(path), array, labels, options)
+
+
+def _from_frame(frame: Any, options: Options) -> Source:
+    """A frame whose target is one of its columns, or labels beside it as scikit-learn has them."""
+    target = options.target
+    if target is None or isinstance(target, str):
+        return FromTable(MemoryTable(frame), options)
+    name = str(getattr(target, "name", None) or "target")
+    table = MemoryTable(frame, labels=(name, target))
+    return FromTable(table, replace(options, target=name))
 
 
 def _npy(path: Path, options: Options) -> tuple[Array, tuple[str, Array] | None]:
