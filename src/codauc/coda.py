@@ -10,10 +10,11 @@ from torch import Tensor, nn
 
 from codauc.averaging import Averager
 from codauc.checks import choice, known_arguments, whole
-from codauc.dual import DUALS, estimate_dual
+from codauc.dual import DUALS, estimate_dual, in_modes
 from codauc.encoding import COMPRESSIONS
 from codauc.group import Group, LocalGroup
 from codauc.guards import Fed, check_loop, check_ratio, pair
+from codauc.online import first_look
 from codauc.optim import PPDSG
 from codauc.schedules import Stage
 from codauc.streams import random_state, set_random_state
@@ -101,6 +102,7 @@ class CoDA:
         self.inner_at = 0  # the step of its last round inside the machine
         self._loop: object | None = None  # which loop over a stage is running
         self._modes: list[bool] | None = None  # which submodules were training in the last step
+        self._own_forward = forward is None
         self._watched = forward is not None  # whether the loop was seen to use the batches as is
         opt.engaged = True
         opt.register_step_pre_hook(self._before_step)
@@ -141,6 +143,7 @@ class CoDA:
 
     def _run(self, stage: Stage, batches: Iterator[Batch]) -> Iterator[Batch]:
         if not self.closed:
+            first_look(self.opt.loss, self.group, batches, self._labels)
             yield from self._local_steps(stage, batches)
         self._close(stage, batches)
 
@@ -231,6 +234,12 @@ class CoDA:
     def _forward(self, batch: Any) -> tuple[Tensor, Tensor]:
         inputs, labels = pair(batch, self.opt.flat.vectors[0].device)
         return self.opt.model(inputs), labels
+
+    def _labels(self, batch: Any) -> Tensor:
+        if self._own_forward:
+            return pair(batch, self.opt.flat.vectors[0].device)[1]
+        with in_modes(self.opt.model, False):
+            return self.forward(batch)[1]
 
     def _watch(self, batch: Any) -> Iterator[Any]:
         """Yield the first batch; see that the loop trains on what the estimate of alpha uses."""

@@ -44,7 +44,7 @@ def estimate_dual(
     on all batches together. One collective carries both. A worker without a class takes no part in
     that class's mean.
     """
-    with _in_modes(opt.model, modes), _new_statistics(opt.model):
+    with in_modes(opt.model, modes), _new_statistics(opt.model):
         sums, counts = _class_sums(opt.loss, batches, samples, forward, group.rank)
     if dual == "mean":
         sums, counts = sums / counts.clamp(min=1), counts.clamp(max=1)
@@ -116,10 +116,12 @@ def _warn_once(loss: MinMaxAUCLoss, missing: Tensor, rank: int) -> None:
 
 
 @contextlib.contextmanager
-def _in_modes(model: nn.Module, modes: list[bool] | None) -> Iterator[None]:
+def in_modes(model: nn.Module, modes: list[bool] | bool | None) -> Iterator[None]:
     """Give every submodule its mode of training or evaluation, and then back what it had."""
     modules = list(model.modules())
     now = [module.training for module in modules]
+    if isinstance(modes, bool):
+        modes = [modes] * len(now)
     wanted = now if modes is None or len(modes) != len(now) else modes
     try:
         for module, mode in zip(modules, wanted, strict=True):

@@ -6,10 +6,12 @@ import signal
 import sys
 import time
 
+import numpy as np
 import torch
 from torch import nn
 
 import codauc
+from codauc.data import Batches, read_table
 from codauc.evaluation import evaluate
 
 SCENARIOS = {
@@ -256,3 +258,23 @@ def fails_once(group, mark):
             mark.touch()
             os.kill(os.getpid(), signal.SIGKILL)
     return group.ledger.rounds
+
+
+def anonymous_memory():
+    with open("/proc/self/status", encoding="utf-8") as file:
+        line = next(line for line in file if line.startswith("RssAnon"))
+    return int(line.split()[1]) * 1024
+
+
+def anonymous_memory_of_reading(group, path, target):
+    """How much more memory a worker holds after reading, and the number of its rows."""
+    warm = read_table(np.zeros((4, 2)), np.array([0, 1, 0, 1]))  # what is imported is no data
+    import pyarrow.parquet
+
+    del warm, pyarrow
+    before = anonymous_memory()
+    table = read_table(path, target, group=group, memory=0)
+    batches = Batches(table.x, table.y, 128, worker=group.rank)
+    for _ in range(50):
+        next(batches)
+    return anonymous_memory() - before, len(table.rows)

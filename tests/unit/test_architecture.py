@@ -34,6 +34,7 @@ ROOMS = [
     "averaging",
     "dual",
     "guards",
+    "online",
     "coda",
     "evaluation",
     "saved",

@@ -63,6 +63,11 @@ class Packer:
         self._parts: list[NDArray[np.float32]] = []
         self._file: IO[bytes] | None = None
 
+    def expect(self, rows: int) -> None:
+        """Rows that are known to be too many go to disk from the first on."""
+        if rows * self.width * 4 > self.memory:
+            self.memory = 0
+
     def __del__(self) -> None:
         if self._file is not None:
             self._file.close()

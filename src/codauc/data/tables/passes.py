@@ -65,6 +65,7 @@ class TablePass(Pass):
     ) -> None:
         self.path, self.nan, self.columns = selection.table.path, nan, columns
         packer = Packer(len(columns.numbers), len(columns.categories), memory, folder)
+        packer.expect(selection.count)
         numbers, codes = list[Tensor](), list[Tensor]()
         kinds = selection.table.kinds
         self.labels = None if columns.target is None else Vocabulary()

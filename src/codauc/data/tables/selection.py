@@ -31,6 +31,13 @@ class Selection:
             pieces = [Piece(i, 0, count) for i, count in enumerate(blocks) if count]
         self.pieces = pieces  # None: a file of unknown length
 
+    @property
+    def count(self) -> int:
+        """How many rows there are for certain; 0 if nobody knows yet."""
+        if self.pieces is None or self.mask is not None:
+            return 0
+        return sum(piece.stop - piece.start for piece in self.pieces)
+
     def read(self, columns: Sequence[str]) -> Iterator[tuple[Integers, Any]]:
         """The chosen rows: their numbers in the file, and a batch of the table."""
         if self.pieces is None:
