@@ -429,3 +429,35 @@ def test_a_full_disk_is_told_with_what_to_do(tmp_path):
     path = write(frame(), tmp_path, ".csv")
     with pytest.raises(OSError, match=r"cannot be kept in .*folder="):
         read_table(path, "ill", positive="yes", memory=0, folder=tmp_path / "missing")
+
+
+def test_numbers_taken_for_texts_are_so_ever_after(tmp_path):
+    """Also where they are floats since some are missing, and in a CSV."""
+    data = frame()
+    first = read_table(data, "ill", positive="yes", categories=["visits"])
+    later = data.assign(visits=data["visits"].astype(float))
+    for source in (data, later, write(data, tmp_path, ".csv"), write(later, tmp_path, ".parquet")):
+        x = read_table(source, encoder=first.encoder).x
+        torch.testing.assert_close(x, first.x, rtol=0, atol=2e-6)
+
+
+def test_what_a_column_is_in_a_csv_was_settled_in_training(tmp_path):
+    train = pd.DataFrame({"zip": ["1", "2", "x"] * 9, "age": range(27), "y": [0, 1, 0] * 9})
+    encoder = read_table(train, "y").encoder
+    path = tmp_path / "new.csv"
+    path.write_text("zip,age\n1,5\n2,\n,\n")  # only numbers, and a last row of nothing
+    assert read_table(path, encoder=encoder).x[:, -1].tolist() == [2, 3, 1]
+    path.write_text("zip,age\n1,five\n2,six\n")
+    with pytest.raises(ValueError, match="column 'age', row 0: got the text 'five' among numbers"):
+        read_table(path, encoder=encoder)
+
+
+def test_a_column_of_nothing_fits_any_kind():
+    train = frame()
+    encoder = read_table(train, "ill", positive="yes").encoder
+    table = pa.Table.from_pandas(train.drop(columns=["city", "age"]), preserve_index=False)
+    empty = table.append_column("city", pa.nulls(200)).append_column("age", pa.nulls(200))
+    x = read_table(empty, encoder=encoder).x
+    assert (x[:, -1] == 1).all()
+    assert (x[:, 0] == 0).all()
+    assert (x[:, 3] == 1).all()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -101,4 +102,9 @@ def _as_floats(column: Any) -> Floats:
 
 def _as_text(column: Any) -> Any:
     pa = arrow()
-    return column if pa.types.is_string(column.type) else column.cast(pa.string(), safe=False)
+    if pa.types.is_string(column.type):
+        return column
+    if pa.types.is_floating(column.type):  # pandas makes integers floats where some are missing
+        with contextlib.suppress(pa.ArrowInvalid):
+            column = column.cast(pa.int64())
+    return column.cast(pa.string(), safe=False)

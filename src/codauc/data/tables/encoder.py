@@ -12,6 +12,17 @@ UNSEEN, MISSING, FIRST = 0, 1, 2  # codes of a category's values
 
 
 @dataclass(frozen=True)
+class Columns:
+    """What the columns of a source are for; `numeric` are categories that are numbers there."""
+
+    numbers: tuple[str, ...]
+    categories: tuple[str, ...]
+    target: str | None
+    dropped: tuple[str, ...] = ()
+    numeric: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
 class Number:
     """A column of numbers: standardised, missing values filled by the mean, and if `flagged` told
     apart by a column of zeros and ones.
@@ -25,10 +36,14 @@ class Number:
 
 @dataclass(frozen=True)
 class Category:
-    """A column of texts: the codes 2, 3, ... of its values, 1 for a missing, 0 for any other."""
+    """A column of texts: the codes 2, 3, ... of its values, 1 for a missing, 0 for any other.
+
+    With `numeric` they are numbers, taken for texts.
+    """
 
     name: str
     values: tuple[str, ...]
+    numeric: bool = False
 
     @property
     def size(self) -> int:
@@ -95,7 +110,9 @@ class Encoder:
         """What `to_dict` gave, also after a way through JSON."""
         try:
             numbers = tuple(Number(**number) for number in plain["numbers"])
-            categories = tuple(Category(c["name"], tuple(c["values"])) for c in plain["categories"])
+            categories = tuple(
+                Category(c["name"], tuple(c["values"]), c["numeric"]) for c in plain["categories"]
+            )
             target = plain["target"]
             return Encoder(
                 numbers,
@@ -112,14 +129,7 @@ class Encoder:
 
 
 def fit(
-    numbers: Sequence[str],
-    categories: Sequence[str],
-    target: Target,
-    summary: Summary,
-    *,
-    rare: int,
-    dropped: Sequence[str] = (),
-    shape: Sequence[int] = (),
+    columns: Columns, target: Target, summary: Summary, *, rare: int, shape: Sequence[int] = ()
 ) -> Encoder:
     """The encoder of a training set, from the summary of all its rows.
 
@@ -127,15 +137,17 @@ def fit(
     make of those it has never met.
     """
     moments, std = summary.moments, summary.moments.std()
-    cells = summary.rows
-    columns = tuple(
-        Number(name, float(moments.mean[i]), float(std[i]), bool(moments.count[i] < cells))
-        for i, name in enumerate(numbers)
+    numbers = tuple(
+        Number(name, float(moments.mean[i]), float(std[i]), bool(moments.count[i] < summary.rows))
+        for i, name in enumerate(columns.numbers)
     )
-    texts = tuple(
-        Category(
-            name, tuple(sorted(str(v) for v, n in counts.items() if v is not None and n >= rare))
-        )
-        for name, counts in zip(categories, summary.categories, strict=True)
+    categories = tuple(
+        Category(name, _frequent(counts, rare), name in columns.numeric)
+        for name, counts in zip(columns.categories, summary.categories, strict=True)
     )
-    return Encoder(columns, texts, target, tuple(dropped), tuple(shape))
+    return Encoder(numbers, categories, target, columns.dropped, tuple(shape))
+
+
+def _frequent(counts: dict[Value, int], rare: int) -> tuple[str, ...]:
+    texts = (str(value) for value, n in counts.items() if value is not None and n >= rare)
+    return tuple(sorted(texts))

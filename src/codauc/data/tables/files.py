@@ -33,7 +33,8 @@ def arrow(module: str = "pyarrow") -> Any:
 class TableSource(ABC):
     """A table that is read in batches of rows.
 
-    `kinds` are the columns' names with "number", "category", or the type if it is neither.
+    `kinds` are the columns' names with "number", "category", "null" where all values are missing
+    and the type is open, or else the type.
     `blocks` are the numbers of rows of the parts that can be read alone, None if unknown; `bytes`
     is about the size of the whole.
     """
@@ -143,8 +144,7 @@ class MemoryTable(TableSource):
 class CSVTable(TableSource):
     """A CSV file, plain or compressed, with a line of names; comma, semicolon or tab between."""
 
-    def __init__(self, path: Path, categories: Sequence[str] = ()) -> None:
-        pa = arrow()
+    def __init__(self, path: Path, known: dict[str, str]) -> None:
         self._path = path
         self._delimiter = _delimiter(path)
         with readable(path, "CSV"):
@@ -154,8 +154,7 @@ class CSVTable(TableSource):
         if first is None or not first.num_rows:
             raise ValueError(f"{path} has 0 rows: expected some; {_columns(names)}.")
         self._types = {
-            name: pa.string() if name in categories else _type(first.column(i))
-            for i, name in enumerate(names)
+            name: _type(first.column(i), known.get(name)) for i, name in enumerate(names)
         }
         kinds = {name: _kind(kind) for name, kind in self._types.items()}
         super().__init__(str(path), kinds, None, path.stat().st_size)
@@ -218,8 +217,11 @@ def _with_labels(table: Any, name: str, labels: Any) -> Any:
     return table.append_column(name, pa.array(labels))
 
 
-def open_table(path: Path, categories: Sequence[str] = ()) -> TableSource:
-    """The table in a file (by its suffix), or in a folder of Parquet files."""
+def open_table(path: Path, known: dict[str, str]) -> TableSource:
+    """The table in a file (by its suffix), or in a folder of Parquet files.
+
+    `known` tells of some columns of a CSV whether they are a "number" or a "category".
+    """
     if not path.exists():
         raise ValueError(f"{path} does not exist: expected a CSV, Parquet or Arrow file.")
     if path.is_dir() or path.suffix in (".parquet", ".pq"):
@@ -227,7 +229,7 @@ def open_table(path: Path, categories: Sequence[str] = ()) -> TableSource:
     if path.suffix in (".arrow", ".feather", ".ipc"):
         return ArrowTable(path)
     if {".csv", ".tsv", ".txt"} & set(path.suffixes[-2:]):
-        return CSVTable(path, categories)
+        return CSVTable(path, known)
     raise ValueError(
         f"{path}: expected a name that ends in .csv, .tsv, .csv.gz, .parquet, .arrow, .feather, "
         ".npy or .npz; rename it to what it is."
@@ -275,7 +277,9 @@ def _kind(kind: Any) -> str:
         return "category"
     if getattr(types, "is_string_view", lambda _: False)(kind):
         return "category"
-    known = ("integer", "floating", "boolean", "decimal", "timestamp", "date", "duration", "null")
+    if types.is_null(kind):
+        return "null"
+    known = ("integer", "floating", "boolean", "decimal", "timestamp", "date", "duration")
     if any(getattr(types, f"is_{name}")(kind) for name in known):
         return "number"
     return str(kind)
@@ -297,16 +301,18 @@ def _same(schema: Any, other: Any, first: Path, file: Path) -> Any:
     return other
 
 
-def _type(column: Any) -> Any:
-    """What the texts of a column are: numbers, times or just texts."""
+def _type(column: Any, known: str | None) -> Any:
+    """What the texts of a column are: numbers, times or just texts; `known` is what is said."""
     pa = arrow()
+    if known == "category":
+        return pa.string()
     values = [value for value in column.to_pylist() if value is not None]
     if sum(map(_is_number, values)) >= _MOSTLY * len(values):
         return pa.float64()
     try:
         column.cast(pa.timestamp("us"))
-    except pa.ArrowInvalid:
-        return pa.string()
+    except pa.ArrowInvalid:  # of a column of numbers the text is found, and told, when it is read
+        return pa.string() if known is None else pa.float64()
     return pa.timestamp("us")
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from torch import Tensor
 from codauc.data.rows import Rows
 from codauc.data.tables.arrays import Array
 from codauc.data.tables.columns import Integers, check_finite, numbers_of, targets_of, texts_of
-from codauc.data.tables.encoder import Encoder
+from codauc.data.tables.encoder import Columns, Encoder
 from codauc.data.tables.files import arrow, rows_at_a_time
 from codauc.data.tables.packed import Coder, EncodedRows, Packer, Vocabulary
 from codauc.data.tables.selection import Selection
@@ -25,16 +24,6 @@ from codauc.data.tables.target import MANY
 Progress = Callable[[int], object]  # told how many rows were read
 
 _TEXTS = 100_000  # different texts from which on a column is no category
-
-
-@dataclass(frozen=True)
-class Columns:
-    """What the columns of a source are for."""
-
-    numbers: tuple[str, ...]
-    categories: tuple[str, ...]
-    target: str | None
-    dropped: tuple[str, ...] = ()
 
 
 class Pass(ABC):

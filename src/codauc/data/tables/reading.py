@@ -230,15 +230,7 @@ def _fitted(opened: Source, summaries: list[Summary], target: Target) -> Encoder
     whole_set = Summary(0, Moments(len(columns.numbers)), [{} for _ in columns.categories])
     for summary in summaries:
         whole_set.merge(summary)
-    return fit(
-        columns.numbers,
-        columns.categories,
-        target,
-        whole_set,
-        rare=_RARE,
-        dropped=columns.dropped,
-        shape=opened.shape,
-    )
+    return fit(columns, target, whole_set, rare=_RARE, shape=opened.shape)
 
 
 def _names(argument: str, names: Sequence[str]) -> tuple[str, ...]:

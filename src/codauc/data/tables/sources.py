@@ -17,10 +17,10 @@ from torch import Tensor
 from codauc.data.shards import Piece, block_shards, dealt, even_shards
 from codauc.data.tables.arrays import Array, open_array, open_arrays
 from codauc.data.tables.columns import Integers, targets_of, texts_of
-from codauc.data.tables.encoder import Encoder
+from codauc.data.tables.encoder import Columns, Encoder
 from codauc.data.tables.files import MemoryTable, TableSource, open_table
 from codauc.data.tables.packed import Vocabulary
-from codauc.data.tables.passes import ArrayPass, Columns, Pass, Progress, TablePass
+from codauc.data.tables.passes import ArrayPass, Pass, Progress, TablePass
 from codauc.data.tables.selection import Selection
 from codauc.data.tables.summary import Moments, Summary
 
@@ -211,9 +211,18 @@ def open_source(source: Any, options: Options) -> Source:
         return _from_frame(source, options)
     path = Path(source)
     if path.suffix not in (".npy", ".npz"):
-        return FromTable(open_table(path, options.categories), options)
+        return FromTable(open_table(path, _known_kinds(options)), options)
     array, labels = _npz(path, options) if path.suffix == ".npz" else _npy(path, options)
     return FromArray(str(path), array, labels, options)
+
+
+def _known_kinds(options: Options) -> dict[str, str]:
+    """What columns are, where that need not be told from their values."""
+    kinds = dict.fromkeys(options.categories, "category")
+    if options.encoder is not None:
+        kinds |= dict.fromkeys((c.name for c in options.encoder.categories), "category")
+        kinds |= dict.fromkeys((n.name for n in options.encoder.numbers), "number")
+    return kinds
 
 
 def _from_frame(frame: Any, options: Options) -> Source:
@@ -250,69 +259,76 @@ def _npz(path: Path, options: Options) -> tuple[Array, tuple[str, Array] | None]
 
 def _columns(table: TableSource, options: Options) -> Columns:
     """Which columns are numbers, categories, the target and none of these."""
-    kinds, path, encoder = table.kinds, table.path, options.encoder
-    target = options.target
-    if target is not None and target not in kinds and encoder is None:
-        raise ValueError(_no_column(path, str(target), list(kinds)))
-    for name in (*options.drop, *options.categories, *([options.silo] if options.silo else [])):
+    kinds, path, encoder, target = table.kinds, table.path, options.encoder, options.target
+    named = [*options.drop, *options.categories, *([options.silo] if options.silo else [])]
+    for name in [*named, *([target] if target is not None and encoder is None else [])]:
         if name not in kinds:
-            raise ValueError(_no_column(path, name, list(kinds)))
+            raise ValueError(_no_column(path, str(name), list(kinds)))
     out = {*options.drop, target, options.silo}
     if encoder is not None:
         out |= {*encoder.dropped, encoder.target.name}
     used = {name: kind for name, kind in kinds.items() if name not in out}
+    _usable(path, used, out)
+    texts = _texts(used, options)
+    numbers = tuple(name for name in used if name not in texts)
+    dropped = tuple(name for name in kinds if name in out and name != target)
+    numeric = frozenset(name for name in texts if name in options.categories)
+    columns = Columns(numbers, tuple(texts), target if target in kinds else None, dropped, numeric)
+    return columns if encoder is None else _same_columns(path, encoder, columns)
+
+
+def _usable(path: str, used: dict[str, str], out: set[Any]) -> None:
     for name, kind in used.items():
-        if kind not in ("number", "category"):
+        if kind not in ("number", "category", "null"):
             raise ValueError(
                 f"{path}, column {name!r} holds {kind}: expected numbers or texts; leave it out "
                 f"with drop=[{name!r}]."
             )
-    texts = [
-        name for name, kind in used.items() if kind == "category" or name in options.categories
-    ]
-    numbers = [name for name in used if name not in texts]
     if not used:
-        raise ValueError(f"{path} has no columns beside {sorted(map(str, out))}: expected some.")
-    dropped = tuple(name for name in kinds if name in out and name != target)
-    columns = Columns(tuple(numbers), tuple(texts), target if target in kinds else None, dropped)
-    if encoder is not None:
-        columns = _same_columns(path, encoder, columns)
-    return columns
+        names = ", ".join(repr(name) for name in out if name is not None)
+        raise ValueError(f"{path} has no columns beside {names}: expected some to learn from.")
+
+
+def _texts(used: dict[str, str], options: Options) -> list[str]:
+    """The columns of texts: by their type, by name, or as in training where the type is open."""
+    texts = {name for name, kind in used.items() if kind == "category"} | {*options.categories}
+    for category in options.encoder.categories if options.encoder is not None else ():
+        if category.numeric or used.get(category.name) == "null":
+            texts.add(category.name)
+    return [name for name in used if name in texts]
 
 
 def _same_columns(
     path: str, encoder: Encoder, columns: Columns, shape: tuple[int, ...] = ()
 ) -> Columns:
     """The columns in the encoder's order, if they are its columns."""
-    known = {number.name: "number" for number in encoder.numbers}
-    known |= {category.name: "category" for category in encoder.categories}
+    known = dict.fromkeys((number.name for number in encoder.numbers), "number")
+    known |= dict.fromkeys((category.name for category in encoder.categories), "category")
     here = dict.fromkeys(columns.numbers, "number") | dict.fromkeys(columns.categories, "category")
-    missing, new = (
-        [n for n in one if n not in other] for one, other in [(known, here), (here, known)]
-    )
+    missing = [name for name in known if name not in here]
+    new = [name for name in here if name not in known]
     if missing or new:
-        parts = [
-            f"{what} {', '.join(map(repr, names[:5]))}" + ("" if len(names) < 6 else ", ...")
-            for what, names in (("lacks", missing), ("has also", new))
-            if names
-        ]
-        raise ValueError(
-            f"{path} {' and '.join(parts)}: expected the columns of training"
-            + (f"; leave others out with drop={new[:5]!r}." if new and not missing else ".")
-        )
+        told = {"lacks": missing, "has also": new}
+        parts = [f"{what} {_listed(names)}" for what, names in told.items() if names]
+        rest = f"; leave others out with drop={new[:5]!r}." if new and not missing else "."
+        raise ValueError(f"{path} {' and '.join(parts)}: expected the columns of training{rest}")
     for name, kind in known.items():
         if here[name] != kind:
             raise ValueError(
                 f"{path}, column {name!r} is a {here[name]}: expected a {kind} as in training."
             )
-    if tuple(encoder.shape) != tuple(shape):
+    if tuple(encoder.shape) != shape:
         raise ValueError(
             f"{path} has images of {list(shape)} pixels: expected {list(encoder.shape)} as in "
             "training."
         )
     numbers = tuple(number.name for number in encoder.numbers)
     categories = tuple(category.name for category in encoder.categories)
-    return Columns(numbers, categories, columns.target, columns.dropped)
+    return replace(columns, numbers=numbers, categories=categories)
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(map(repr, names[:5])) + (", ..." if len(names) > 5 else "")
 
 
 def _no_column(path: str, name: str, names: Sequence[str]) -> str:
