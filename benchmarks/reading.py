@@ -14,6 +14,7 @@ Times alternate in one run; a share is the time in `next(batches)` over the time
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import threading
 import time
@@ -103,7 +104,15 @@ class Timed:
         return batch
 
 
-def worker(group: Any, path: str, target: str, steps: int) -> dict[str, float]:
+def forget(path: str) -> None:
+    """Drop a file from the page cache, as if it were larger than memory."""
+    file = os.open(path, os.O_RDONLY)
+    os.fsync(file)
+    os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+    os.close(file)
+
+
+def worker(group: Any, path: str, target: str, steps: int, cold: bool) -> dict[str, float]:
     """One worker's part: read its share, train, tell."""
     torch.set_num_threads(1)
     watch = Watch()
@@ -111,6 +120,8 @@ def worker(group: Any, path: str, target: str, steps: int) -> dict[str, float]:
     start = time.perf_counter()
     data = read_table(path, target, group=group)
     opening = time.perf_counter() - start
+    if cold:
+        forget(path)
     batches = Batches(data.x, data.y, BATCH, seed=0, worker=group.rank)
     reading, step = train(batches, steps, data.pos_ratio, group)
     watch.over.set()
@@ -156,7 +167,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--folder", type=Path, help="where the large files are, or are made")
     parser.add_argument("--gigabytes", type=float, default=5.0, help="size of each (default: 5)")
-    parser.add_argument("--steps", type=int, default=2000, help="steps of each run")
+    parser.add_argument("--steps", type=int, default=6000, help="steps of each run")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     print(
@@ -168,8 +179,11 @@ def main() -> None:
     if arguments.folder is None:
         return
     lines = []
-    for kind, (path, target) in make_files(arguments.folder, arguments.gigabytes).items():
-        work = partial(worker, path=path, target=target, steps=arguments.steps)
+    files = make_files(arguments.folder, arguments.gigabytes)
+    files["NPY, not in the page cache"] = files["NPY"]
+    for kind, (path, target) in files.items():
+        cold = "not" in kind
+        work = partial(worker, path=path, target=target, steps=arguments.steps, cold=cold)
         for rank, told in enumerate(codauc.launch(work, workers=2)):
             lines.append(
                 [

@@ -11,6 +11,7 @@ from torch.utils.data import Dataset, TensorDataset
 
 import codauc
 from codauc.data import Augment, Batches, Crop, Flip, even_shards
+from codauc.data.order import Shuffled
 from codauc.objective import objective
 
 X = torch.arange(60.0).reshape(20, 3)
@@ -221,3 +222,44 @@ def test_a_position_of_other_rows_is_refused():
     state = Batches(X, Y, 6, rows=torch.arange(10)).state_dict()
     with pytest.raises(ValueError, match="rows="):
         Batches(X, Y, 6, rows=torch.arange(10, 20)).load_state_dict(state)
+
+
+@given(st.integers(1, 300), st.integers(1, 7), st.integers(1, 40), st.integers(0, 5))
+@settings(max_examples=50, deadline=None)
+def test_an_epoch_from_disk_gives_every_sample_once_window_by_window(count, block, size, seed):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("codauc.data.order._WINDOW", 4)
+        order = Shuffled(count, size, seed, worker=0, block=block)
+        whole = order._order(0)
+    assert sorted(whole.tolist()) == list(range(count))
+    blocks = (whole // block).tolist()
+    if count > 4 * block:  # a window's blocks come in it alone, and in no other
+        seen = [set(part) for part in _windows(blocks, count, block)]
+        assert all(len(part) <= 4 for part in seen)
+        assert sum(map(len, seen)) == -(-count // block)
+    else:
+        assert torch.equal(whole, Shuffled(count, size, seed, worker=0)._order(0))
+
+
+def _windows(blocks, count, block):
+    """Cut an order into windows: a window is over when four blocks are complete."""
+    sizes = {b: min(block, count - b * block) for b in set(blocks)}
+    part, left = [], {}
+    for b in blocks:
+        left.setdefault(b, sizes[b])
+        left[b] -= 1
+        part.append(b)
+        if (len(left) == 4 or len(left) == len(sizes)) and not any(left.values()):
+            yield part
+            for done in left:
+                sizes.pop(done)
+            part, left = [], {}
+
+
+def test_samples_on_disk_are_read_in_blocks(tmp_path):
+    np.save(tmp_path / "x.npy", np.zeros((4000, 1000), np.float32))
+    mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
+    batches = Batches(mapped, torch.zeros(4000), 32, rows=torch.arange(3999, -1, -2))
+    assert batches.x.block == (1 << 20) // 4000
+    assert batches.rows.tolist() == list(range(1, 4000, 2))
+    assert Batches(np.zeros((5, 2)), torch.zeros(5)).x.block is None

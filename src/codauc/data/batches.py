@@ -33,6 +33,7 @@ class Batches(Iterator[tuple[Tensor, Tensor]]):
     single sample, which BatchNorm refuses in training, it joins the batch before it, which then
     has `batch_size + 1` samples. Batches of one sample come only from `batch_size=1` or from data
     of one sample. A `batch_size` above the number of samples gives all of them at each step.
+    Samples on disk beyond 256 MB are shuffled in windows of that size, each of random megabytes.
 
     With `balanced=q` a share q of every batch are positives (rounded, at least one of each class):
     each class is shuffled and dealt out by itself, the scarcer one more often. The AUC does not
@@ -76,6 +77,8 @@ class Batches(Iterator[tuple[Tensor, Tensor]]):
         self.worker = whole("worker", worker, least=0, remedy="use the worker's rank")
         self.loaders = whole("loaders", loaders, least=0, remedy="use 0 to read in this process")
         self.rows = None if rows is None else _numbers(rows, len(self.x))
+        if self.rows is not None and self.x.block is not None:
+            self.rows = self.rows.sort().values  # neighbours on the disk
         self.augment = augment
         self.sampled_ratio: float | None = None
         self._order = self._planned(balanced)
@@ -84,7 +87,7 @@ class Batches(Iterator[tuple[Tensor, Tensor]]):
     def _planned(self, balanced: float | None) -> Shuffled | Balanced:
         count = len(self.x) if self.rows is None else len(self.rows)
         if balanced is None:
-            return Shuffled(count, self.batch_size, self.seed, self.worker)
+            return Shuffled(count, self.batch_size, self.seed, self.worker, self.x.block)
         hand = _hand(balanced, self.batch_size)
         if self.y is None:
             raise ValueError("balanced without y: expected the labels; give them as y.")

@@ -19,15 +19,24 @@ class Position(NamedTuple):
     at: int = 0
 
 
+_WINDOW = 256  # blocks, of about a megabyte each
+
 Plan = Iterator[tuple[Tensor, Position]]  # the numbers of a batch, and where it leads
 
 
 class Shuffled:
-    """Every epoch gives each of `count` samples once, in an order of its own."""
+    """Every epoch gives each of `count` samples once, in an order of its own.
 
-    def __init__(self, count: int, batch_size: int, seed: int, worker: int) -> None:
+    With a `block`, samples lie on a disk, which reads that many neighbours at once. The blocks are
+    then shuffled, and their samples within a window of 256 blocks, so that a window fits in memory
+    however large the whole is. What fits in one window is shuffled as a whole.
+    """
+
+    def __init__(
+        self, count: int, batch_size: int, seed: int, worker: int, block: int | None = None
+    ) -> None:
         self.count, self.batch_size, self.seed, self.worker = count, batch_size, seed, worker
-        self.epoch_length = count
+        self.epoch_length, self.block = count, block
 
     def plan(self, position: Position) -> Plan:
         """The batches that follow a position."""
@@ -45,8 +54,17 @@ class Shuffled:
             index = 0
 
     def _order(self, epoch: int) -> Tensor:
-        seeds = np.random.SeedSequence(self.seed, spawn_key=(3, self.worker, epoch))
-        return torch.randperm(self.count, generator=generator(seeds))
+        source = generator(np.random.SeedSequence(self.seed, spawn_key=(3, self.worker, epoch)))
+        if self.block is None or self.count <= self.block * _WINDOW:
+            return torch.randperm(self.count, generator=source)
+        blocks = torch.randperm(-(-self.count // self.block), generator=source)
+        windows = []
+        for start in range(0, len(blocks), _WINDOW):
+            firsts = blocks[start : start + _WINDOW, None] * self.block
+            numbers = (firsts + torch.arange(self.block)).flatten()
+            numbers = numbers[numbers < self.count]
+            windows.append(numbers[torch.randperm(len(numbers), generator=source)])
+        return torch.cat(windows)
 
 
 class Balanced:

@@ -13,7 +13,12 @@ from torch import Tensor
 
 
 class Rows(ABC):
-    """Samples by number. A kind of rows says how many there are and how some of them are read."""
+    """Samples by number. A kind of rows says how many there are and how some of them are read.
+
+    `block` is how many neighbours are best read together, None where it makes no difference.
+    """
+
+    block: int | None = None
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -49,6 +54,7 @@ class ArrayRows(Rows):
         if x.dtype.kind not in "biuf":
             raise ValueError(f"x of {x.dtype}: expected numbers; convert it, or use read_table.")
         self.x = x
+        self.block = block_of(x)
 
     def __len__(self) -> int:
         return len(self.x)
@@ -58,6 +64,14 @@ class ArrayRows(Rows):
         # a plain view: numpy's memmap would make each batch one too, at some cost
         taken = self.x.view(np.ndarray).take(indices.numpy(), axis=0)
         return torch.from_numpy(taken.astype(np.float32, copy=False))
+
+
+def block_of(x: NDArray[Any]) -> int | None:
+    """How many rows of a memory-mapped array make a megabyte; None for an array in memory."""
+    base: Any = x
+    while base is not None and not isinstance(base, np.memmap):
+        base = getattr(base, "base", None)
+    return None if base is None else max((1 << 20) // max(x[:1].nbytes, 1), 1)
 
 
 class DatasetRows(Rows):

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from codauc.data.rows import Rows
+from codauc.data.rows import Rows, block_of
 from codauc.data.tables.encoder import Encoder
 from codauc.data.tables.summary import Floats, Moments, Summary, Value
 
@@ -188,6 +188,7 @@ class EncodedRows(Rows):
     def __init__(self, matrix: Matrix, coder: Coder, chosen: Tensor | None = None) -> None:
         self.matrix = matrix.view(np.ndarray)  # numpy's memmap would make each batch one too
         self.coder, self.chosen = coder, chosen
+        self.block = block_of(matrix)
 
     def __len__(self) -> int:
         return len(self.matrix) if self.chosen is None else len(self.chosen)
