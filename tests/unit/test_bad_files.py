@@ -1,10 +1,12 @@
 """Bad files get an error that names the file, the column or the row; nothing is written."""
 
+import contextlib
 import math
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.feather
 import pyarrow.parquet
 import pytest
 import torch
@@ -59,16 +61,20 @@ FILES = {
     "one class only": (
         csv(changed(y=1)),
         {},
-        r"a\.csv, column 'y': got the value 1 \(4 times\) alone",
+        r"a\.csv, column 'y': got the value '1' \(4 times\) alone",
     ),
     "one class in Parquet": (parquet(changed(y=0)), {}, r"a\.parquet, column 'y'.*alone"),
     "three classes": (
         csv(changed(y=[0, 1, 2, 1])),
         {},
-        r"'y': got 3 values, 1 \(2 times\).*positive=",
+        r"'y': got 3 values, '1' \(2 times\).*positive=",
     ),
     "two texts": (csv(changed(y=list("nynn"))), {}, r"'n' \(3 times\).*positive='y'"),
-    "no such positive": (csv(GOOD), {"positive": 7}, r"positive=7 is no value of 'y' in .*a\.csv"),
+    "no such positive": (
+        csv(GOOD),
+        {"positive": 7},
+        r"positive='7' is no value of 'y' in .*a\.csv",
+    ),
     "all positive": (csv(GOOD), {"positive": [0, 1]}, "names every value of 'y'"),
     "a missing label": (
         csv(changed(y=[0, 1, None, 1])),
@@ -142,13 +148,64 @@ FILES = {
         "'1', row 2: got infinity",
     ),
     "objects in NPY": (npy(np.array([[None]] * 4)), {}, r"x\.npy cannot be read.*"),
-    "too few labels": (npy(NUMBERS, (0, 1)), {}, r"x\.npy has 4 rows and .*y\.npy the shape \[2\]"),
+    "too few labels": (
+        npy(NUMBERS, (0, 1)),
+        {},
+        r"x\.npy has 4 rows and the labels the shape \[2\]",
+    ),
     "one class in NPY": (npy(NUMBERS, (1, 1, 1, 1)), {}, r"x\.npy.*alone"),
     "zero rows in NPY": (npy(NUMBERS[:0], ()), {}, r"x\.npy has 0 rows"),
     "no such file": (lambda folder: None, {"path": "b.csv"}, r"b\.csv does not exist"),
     "no such drop": (csv(GOOD), {"drop": ["citi"]}, "no column 'citi': did you mean 'city'"),
     "nothing to learn from": (csv(GOOD), {"drop": ["age", "city"]}, "no columns beside"),
     "text for a list": (csv(GOOD), {"drop": "age"}, r"write \['age'\]"),
+    "a list of masks": (
+        lambda folder: None,
+        {"path": np.ma.masked_less(NUMBERS, 3), "target": [0, 1, 0, 1]},
+        "masked",
+    ),
+    "a name for an array": (lambda folder: None, {"path": NUMBERS}, "target='y' for an array"),
+    "drop of an array": (
+        npy(NUMBERS),
+        {"drop": ["0"]},
+        r"drop=\('0',\) with the array .*x\.npy: expected a table",
+    ),
+    "no features": (npy(NUMBERS[:, :0]), {}, r"x\.npy is an array of float64 and shape \[4, 0\]"),
+    "long doubles": (npy(NUMBERS.astype(np.longdouble)), {}, r"x\.npy is an array of float128"),
+    "complex labels": (npy(NUMBERS, (1j, 2, 3, 4)), {}, r"complex128"),
+    "labels for a file": (csv(GOOD), {"target": [0, 1, 0, 1]}, "target of type list for .*a.csv"),
+    "a column without a name": (
+        lambda folder: GOOD.to_csv(folder / "a.csv"),
+        {},
+        r"a\.csv has a column without a name.*index=False",
+    ),
+    "a text in each row": (
+        csv(pd.DataFrame({"name": [f"n{i}" for i in range(500)], "y": [0, 1] * 250})),
+        {},
+        r"column 'name' has 500 different texts.*drop=\['name'\]",
+    ),
+    "too large a number": (
+        csv(changed(age=[1, 2, 1e200, 4])),
+        {},
+        "'age', row 2: got 1e.200, beyond",
+    ),
+    "a partitioned folder": (
+        lambda folder: ((folder / "p=1").mkdir(), GOOD.to_parquet(folder / "p=1" / "b.parquet")),
+        {},
+        "stands for a column",
+    ),
+    "a late text among dates": (
+        text(b"when,y\n" + b"2024-01-01,0\n2024-01-02,1\n" * 60_000 + b"soon,1\n"),
+        {},
+        r"a\.csv, column 'when', row 120000: got the text 'soon' among others",
+    ),
+    "a row of megabytes": (
+        text(b"age,y\n1,0\n2,1\n" * 200_000 + b'"' + b"x" * 3_000_000),
+        {},
+        r"a\.csv has a row of more than 1 MB|cannot be read as CSV",
+    ),
+    "an unpacked promise": (text(b"age,y\n1,0\n", "a.csv.zst"), {"path": "a.csv.zst"}, "unpack it"),
+    "no drop at all": (csv(GOOD), {"drop": None}, "drop=None: expected a list"),
     "two ways to share": (csv(GOOD), {"silo": "city", "skew": 0.5}, "at most one way"),
 }
 
@@ -164,10 +221,37 @@ def test_a_bad_file_is_named_and_nothing_is_written(name, tmp_path):
     write(tmp_path)
     before = {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
     options = {"target": tmp_path / "y.npy" if "x.npy" in before else "y", **options}
-    path = tmp_path / options.pop("path") if "path" in options else existing(tmp_path)
+    path = options.pop("path", existing(tmp_path))
+    path = tmp_path / path if isinstance(path, str) else path
     with pytest.raises(ValueError, match=message):
         read_table(path, options.pop("target"), folder=tmp_path, memory=0, **options)
     assert {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == before
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_damaged_arrow_file_is_an_error_or_wrong_values_but_no_crash(seed, tmp_path):
+    path = tmp_path / "a.arrow"
+    long = pd.concat([GOOD] * 50, ignore_index=True)
+    pa.feather.write_feather(long, path, compression=["uncompressed", "lz4"][seed % 2])
+    data, rng = bytearray(path.read_bytes()), np.random.default_rng(seed)
+    for at in rng.integers(0, len(data), 30):
+        data[at] ^= int(rng.integers(1, 256))
+    path.write_bytes(data)
+    with contextlib.suppress(ValueError):
+        read_table(path, "y", nan="missing")
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_damaged_npz_is_named(seed, tmp_path):
+    path = tmp_path / "a.npz"
+    save = np.savez_compressed if seed % 2 else np.savez
+    save(path, x=np.arange(4000.0).reshape(1000, 4), y=np.arange(1000) % 2)
+    data, rng = bytearray(path.read_bytes()), np.random.default_rng(seed)
+    for at in rng.integers(0, len(data), 40):
+        data[at] ^= int(rng.integers(1, 256))
+    path.write_bytes(data)
+    with contextlib.suppress(ValueError):
+        read_table(path, "y", nan="missing")
 
 
 def test_nan_can_be_taken_for_a_missing_value(tmp_path):
@@ -187,7 +271,10 @@ def test_nan_can_be_taken_for_a_missing_value(tmp_path):
             GOOD.assign(age=list("abcd")),
             r"'age'( is a category: expected a number|, row 0: got the)",
         ),
-        (GOOD.assign(y=[0, 1, 2, 1]), r"column 'y': got the value 2.0, expected 1.0 or 0.0"),
+        (
+            GOOD.assign(y=[0, 1, 2, 1]),
+            r"column 'y': got the value '2', expected one of those in training, '1', '0'",
+        ),
     ],
 )
 @pytest.mark.parametrize("kind", [csv, parquet])

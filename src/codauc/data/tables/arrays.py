@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import struct
+import tokenize
 import zipfile
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,21 @@ from numpy.typing import NDArray
 
 Array = NDArray[Any]
 
-_BROKEN = (ValueError, OSError, EOFError, zipfile.BadZipFile, struct.error, KeyError, SyntaxError)
+_BROKEN = (  # what numpy and zipfile raise for damaged files
+    ValueError,
+    OSError,
+    EOFError,
+    KeyError,
+    SyntaxError,
+    NotImplementedError,
+    RuntimeError,
+    MemoryError,
+    OverflowError,
+    struct.error,
+    tokenize.TokenError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
 
 
 def open_array(path: Path) -> Array:

@@ -14,6 +14,8 @@ from codauc.data.tables.summary import Floats, Value
 
 Integers = NDArray[np.int64]
 
+_LARGEST = 1e150  # beyond, squares and so the standard deviation are infinite
+
 
 def numbers_of(path: str, names: Sequence[str], batch: Any, rows: Integers, nan: str) -> Floats:
     """The numbers of some columns, NaN where a value is missing; `rows` are for errors."""
@@ -21,62 +23,74 @@ def numbers_of(path: str, names: Sequence[str], batch: Any, rows: Integers, nan:
     for i, name in enumerate(names):
         column = batch.column(name)
         out[:, i] = _as_floats(column)
-        # one pass: a sum is finite only if all its terms are
-        if not np.isfinite(out[:, i].sum()):
-            check_finite(path, name, out[:, i], rows, nan, missing=_missing(column))
+        if doubtful(out[:, i]):
+            check_numbers(path, name, out[:, i], rows, nan, missing=_missing(column))
     return out
 
 
-def check_finite(
-    path: str, name: str, values: Floats, rows: Integers, nan: str, missing: Any = None
+def doubtful(values: Floats) -> bool:
+    """Whether some values may be no numbers to work with; one pass, and mostly the answer is no."""
+    return not np.abs(values).sum() <= _LARGEST
+
+
+def check_numbers(
+    path: str, name: str, values: Floats, rows: Integers, nan: str, missing: Any = False
 ) -> None:
-    """Raise with the place of the first value that is infinite, or NaN and not `missing`."""
-    bad = np.isinf(values)
+    """Raise with the place of the first value that is too large, or NaN and not `missing`."""
+    bad = np.abs(values) > _LARGEST
     if nan == "error":
-        bad |= np.isnan(values) & ~missing if missing is not None else np.isnan(values)
+        bad |= np.isnan(values) & ~np.asarray(missing)
     if not bad.any():
         return
     at = int(bad.argmax())
-    text = "infinity" if np.isinf(values[at]) else "NaN"
-    remedy = (
-        "correct it, or leave it empty"
-        if text == "infinity"
-        else ("correct it, or say nan='missing' to take NaN for a missing value")
-    )
+    if np.isnan(values[at]):
+        got, remedy = "NaN", "correct it, or say nan='missing' to take NaN for a missing value"
+    else:
+        got = "infinity" if np.isinf(values[at]) else f"{values[at]:g}, beyond {_LARGEST:g}"
+        remedy = "correct it, or leave it empty"
     raise ValueError(
-        f"{path}, column {name!r}, row {int(rows[at])}: got {text}, expected a number; {remedy}."
+        f"{path}, column {name!r}, row {int(rows[at])}: got {got}, expected a number; {remedy}."
     )
 
 
-def texts_of(column: Any) -> tuple[list[Value], Integers]:
-    """The different values of a column as texts, None if missing, and which each row has."""
+def texts_of(column: Any, numeric: bool = False) -> tuple[list[Value], Integers]:
+    """The different values of a column as texts, None if missing, and which each row has.
+
+    With `numeric` they are numbers, which are written in many ways.
+    """
     pa, pc = arrow(), arrow("pyarrow.compute")
     if not pa.types.is_dictionary(column.type):
         column = _as_text(column).dictionary_encode()
     values = _as_text(column.dictionary).to_pylist()
+    if numeric:
+        values = [_tidy(value) for value in values]
     which = pc.fill_null(column.indices, len(values)).cast(pa.int64()).to_numpy()
     return [*values, None], which
 
 
 def targets_of(
     path: str, name: str, kind: str, column: Any, rows: Integers
-) -> tuple[list[Value], Integers]:
-    """The different values of a target, texts or numbers, and which each row has."""
+) -> tuple[list[Any], Integers]:
+    """The different values of a target, and which each row has; all are there."""
+    pa = arrow()
     missing = _missing(column)
+    values: list[Any]
     if kind == "number":
-        values, which = np.unique(_as_floats(column), return_inverse=True)
-        missing |= np.isnan(values)[which]
-        plain: list[Value] = values.tolist()
+        found, which = np.unique(_as_floats(column), return_inverse=True)
+        missing |= np.isnan(found)[which]
+        boolean = pa.types.is_boolean(column.type)
+        values = [bool(value) if boolean else value for value in found.tolist()]
     else:
-        plain, which = texts_of(column)
-        none = [value is None or str(value).lower() == "nan" for value in plain]
+        values, which = texts_of(column)
+        none = [value is None or str(value).lower() == "nan" for value in values]
         missing |= np.array(none)[which]
     if missing.any():
         raise ValueError(
             f"{path}, column {name!r}, row {int(rows[missing.argmax()])}: the label is missing; "
             "expected one in every row: fill it in, or leave the row out."
         )
-    return plain, which
+    used, which = np.unique(which, return_inverse=True)
+    return [values[i] for i in used], which
 
 
 def _missing(column: Any) -> NDArray[np.bool_]:
@@ -88,12 +102,14 @@ def _as_floats(column: Any) -> Floats:
     """Times as microseconds, whatever unit they have in this file."""
     pa = arrow()
     kind = column.type
+    if pa.types.is_dictionary(kind):
+        column = column.dictionary_decode()
+        kind = column.type
     if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
-        column = column.cast(pa.timestamp("us"), safe=False).cast(pa.int64())
+        zone = kind.tz if pa.types.is_timestamp(kind) else None
+        column = column.cast(pa.timestamp("us", zone), safe=False).cast(pa.int64())
     elif pa.types.is_duration(kind):
         column = column.cast(pa.duration("us"), safe=False).cast(pa.int64())
-    if pa.types.is_dictionary(column.type):
-        column = column.dictionary_decode()
     if column.type != pa.float32():
         column = column.cast(pa.float64(), safe=False)
     floats: Floats = column.to_numpy(zero_copy_only=False)
@@ -108,3 +124,18 @@ def _as_text(column: Any) -> Any:
         with contextlib.suppress(pa.ArrowInvalid):
             column = column.cast(pa.int64())
     return column.cast(pa.string(), safe=False)
+
+
+def _tidy(text: str | None) -> str | None:
+    """A number's text as whole numbers have it.
+
+    >>> _tidy("1067.0"), _tidy("True"), _tidy("x")
+    ('1067', 'true', 'x')
+    """
+    if text is None or text.lower() in ("true", "false"):
+        return None if text is None else text.lower()
+    try:
+        number = float(text)
+    except ValueError:
+        return text
+    return str(int(number)) if number.is_integer() else repr(number)

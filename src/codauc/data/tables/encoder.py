@@ -6,20 +6,29 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from codauc.data.tables.summary import Summary, Value
+import numpy as np
+
+from codauc.checks import real
+from codauc.data.tables.summary import Floats, Summary, Value
 
 UNSEEN, MISSING, FIRST = 0, 1, 2  # codes of a category's values
 
 
 @dataclass(frozen=True)
 class Columns:
-    """What the columns of a source are for; `numeric` are categories that are numbers there."""
+    """What the columns of a source are for.
+
+    `numeric` are categories that are numbers, `times` numbers that are dates, and `open` columns of
+    which nothing can be told, since all values are missing.
+    """
 
     numbers: tuple[str, ...]
     categories: tuple[str, ...]
     target: str | None
     dropped: tuple[str, ...] = ()
     numeric: frozenset[str] = frozenset()
+    times: frozenset[str] = frozenset()
+    open: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -32,6 +41,11 @@ class Number:
     mean: float
     std: float
     flagged: bool
+    time: bool = False  # in microseconds
+
+    def __post_init__(self) -> None:
+        real("mean", self.mean, remedy="it comes from the training set")
+        real("std", self.std, above=0, remedy="it comes from the training set")
 
 
 @dataclass(frozen=True)
@@ -44,6 +58,9 @@ class Category:
     name: str
     values: tuple[str, ...]
     numeric: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "values", _texts("values", self.values))
 
     @property
     def size(self) -> int:
@@ -61,8 +78,12 @@ class Target:
     """The column of labels, the values that are positive, and the others met in training."""
 
     name: str
-    positive: tuple[Value, ...]
-    negative: tuple[Value, ...]
+    positive: tuple[str, ...]
+    negative: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        for name in ("positive", "negative"):
+            object.__setattr__(self, name, _texts(name, getattr(self, name)))
 
 
 @dataclass(frozen=True)
@@ -79,6 +100,14 @@ class Encoder:
     target: Target
     dropped: tuple[str, ...] = ()
     shape: tuple[int, ...] = ()
+
+    def means(self) -> Floats:
+        """The numbers' means."""
+        return np.array([number.mean for number in self.numbers])
+
+    def stds(self) -> Floats:
+        """The numbers' standard deviations."""
+        return np.array([number.std for number in self.numbers])
 
     @property
     def flagged(self) -> list[int]:
@@ -106,26 +135,25 @@ class Encoder:
         return asdict(self)
 
     @staticmethod
-    def from_dict(plain: dict[str, Any]) -> Encoder:
+    def from_dict(plain: Any) -> Encoder:
         """What `to_dict` gave, also after a way through JSON."""
         try:
             numbers = tuple(Number(**number) for number in plain["numbers"])
-            categories = tuple(
-                Category(c["name"], tuple(c["values"]), c["numeric"]) for c in plain["categories"]
-            )
-            target = plain["target"]
-            return Encoder(
-                numbers,
-                categories,
-                Target(target["name"], tuple(target["positive"]), tuple(target["negative"])),
-                tuple(plain["dropped"]),
-                tuple(plain["shape"]),
-            )
-        except (KeyError, TypeError) as error:
+            categories = tuple(Category(**category) for category in plain["categories"])
+            target = Target(**plain["target"])
+            dropped, shape = tuple(plain["dropped"]), tuple(plain["shape"])
+        except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(
-                f"an encoder without {error}: expected what Encoder.to_dict() gave; it is of "
-                "another version, or was changed."
+                f"an encoder that cannot be read ({error}): expected what Encoder.to_dict() gave; "
+                "it is of another version, or was changed."
             ) from error
+        return Encoder(numbers, categories, target, dropped, shape)
+
+
+def _texts(name: str, values: Any) -> tuple[str, ...]:
+    if not isinstance(values, list | tuple) or not all(isinstance(v, str) for v in values):
+        raise ValueError(f"{name}={values!r}: expected a list of texts; it was changed.")
+    return tuple(values)
 
 
 def fit(
@@ -134,20 +162,34 @@ def fit(
     """The encoder of a training set, from the summary of all its rows.
 
     Values that occur less than `rare` times count as unseen, so that the network learns what to
-    make of those it has never met.
+    make of those it has never met; in a table of under 400 rows less often is enough.
     """
     moments, std = summary.moments, summary.moments.std()
     numbers = tuple(
-        Number(name, float(moments.mean[i]), float(std[i]), bool(moments.count[i] < summary.rows))
+        Number(
+            name,
+            float(moments.mean[i]),
+            float(std[i]),
+            bool(moments.count[i] < summary.rows),
+            name in columns.times,
+        )
         for i, name in enumerate(columns.numbers)
     )
+    least = min(rare, 1 + summary.rows // 100)
     categories = tuple(
-        Category(name, _frequent(counts, rare), name in columns.numeric)
+        Category(name, _frequent(name, counts, least), name in columns.numeric)
         for name, counts in zip(columns.categories, summary.categories, strict=True)
     )
     return Encoder(numbers, categories, target, columns.dropped, tuple(shape))
 
 
-def _frequent(counts: dict[Value, int], rare: int) -> tuple[str, ...]:
-    texts = (str(value) for value, n in counts.items() if value is not None and n >= rare)
-    return tuple(sorted(texts))
+def _frequent(name: str, counts: dict[Value, int], least: int) -> tuple[str, ...]:
+    there = {str(value): count for value, count in counts.items() if value is not None}
+    kept = sorted(value for value, count in there.items() if count >= least)
+    if there and not kept:
+        raise ValueError(
+            f"column {name!r} has {len(there)} different texts, such as {next(iter(there))!r}, "
+            f"each less than {least} times: expected a category; leave it out with "
+            f"drop=[{name!r}], or write numbers as 1234.5 and dates as 2024-12-31."
+        )
+    return tuple(kept)

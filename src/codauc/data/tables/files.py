@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import csv
 import gzip
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +34,8 @@ def arrow(module: str = "pyarrow") -> Any:
 class TableSource(ABC):
     """A table that is read in batches of rows.
 
-    `kinds` are the columns' names with "number", "category", "null" where all values are missing
-    and the type is open, or else the type.
+    `kinds` are the columns' names with "number", "time", "category", "null" where all values are
+    missing and the type is open, or else the type.
     `blocks` are the numbers of rows of the parts that can be read alone, None if unknown; `bytes`
     is about the size of the whole.
     """
@@ -54,9 +55,7 @@ class ParquetTable(TableSource):
     """One Parquet file, or a folder of them; its blocks are row groups."""
 
     def __init__(self, path: Path) -> None:
-        files = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
-        if not files:
-            raise ValueError(f"{path} holds no .parquet file: expected at least one.")
+        files = _parquet_files(path) if path.is_dir() else [path]
         self._places: list[tuple[Path, int]] = []
         blocks, size, schema = list[int](), 0, None
         for file in files:
@@ -86,31 +85,37 @@ class ParquetTable(TableSource):
 
 
 class ArrowTable(TableSource):
-    """An Arrow (Feather) file, memory-mapped; its blocks are record batches."""
+    """An Arrow (Feather) file, memory-mapped; its blocks are record batches.
+
+    The streaming form has no list of its batches, and is read from the beginning.
+    """
 
     def __init__(self, path: Path) -> None:
-        pa = arrow()
+        self._path = path
         with readable(path, "Arrow"):
-            source = pa.memory_map(str(path))
-            try:
-                self._file = pa.ipc.open_file(source)
-                count = self._file.num_record_batches
-                self._batches = [self._file.get_batch(i) for i in range(count)]
-            except pa.ArrowInvalid:  # the streaming form has no list of its batches
-                source.seek(0)
-                self._file = pa.ipc.open_stream(source)
-                self._batches = list(self._file)
-            for batch in self._batches:
-                batch.validate()
-        schema, blocks = self._file.schema, [batch.num_rows for batch in self._batches]
-        super().__init__(str(path), _kinds(schema, path), blocks, path.stat().st_size)
+            file = self._open()
+            blocks = None
+            if hasattr(file, "num_record_batches"):
+                blocks = [file.get_batch(i).num_rows for i in range(file.num_record_batches)]
+        super().__init__(str(path), _kinds(file.schema, path), blocks, path.stat().st_size)
+
+    def _open(self) -> Any:
+        pa = arrow()
+        source = pa.memory_map(str(self._path))
+        try:
+            return pa.ipc.open_file(source)
+        except pa.ArrowInvalid:
+            source.seek(0)
+            return pa.ipc.open_stream(source)
 
     def read(self, columns: Sequence[str], block: int | None = None) -> Iterator[Batch]:
         """The rows of a record batch, or of all."""
         step = rows_at_a_time(len(columns))
-        for batch in self._batches if block is None else [self._batches[block]]:
-            with readable(self.path, "Arrow"):
+        with readable(self._path, "Arrow"):
+            file = self._open()
+            for batch in file if block is None else [file.get_batch(block)]:
                 part = batch.select(list(columns))
+                part.validate(full=True)  # what is damaged would end the process
                 for start in range(0, part.num_rows, step):
                     yield part.slice(start, step)
 
@@ -125,15 +130,19 @@ class MemoryTable(TableSource):
                 f"source: got {type(data).__name__}, expected a path, a pandas frame, a pyarrow "
                 "table or a numpy array."
             )
-        if not isinstance(data, pa.Table):
-            try:
+        try:
+            if not isinstance(data, pa.Table):
                 data = pa.Table.from_pandas(data, preserve_index=False)
-            except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-                raise ValueError(f"the frame cannot be read: {_line(error)}.") from error
-        if labels is not None:
-            data = _with_labels(data, *labels)
+            if labels is not None:
+                data = _with_labels(data, *labels)
+        except (pa.ArrowException, TypeError, AttributeError) as error:
+            raise ValueError(
+                f"the table cannot be read: {_line(error)}; expected columns of numbers and texts, "
+                "and labels of shape [N]."
+            ) from error
         self._table = data
-        super().__init__("the table", _kinds(data.schema, "it"), [data.num_rows], data.nbytes)
+        kinds = _kinds(data.schema, "the table")
+        super().__init__("the table", kinds, [data.num_rows], data.nbytes)
 
     def read(self, columns: Sequence[str], block: int | None = None) -> Iterator[Batch]:
         """All rows."""
@@ -149,7 +158,7 @@ class CSVTable(TableSource):
         self._delimiter = _delimiter(path)
         with readable(path, "CSV"):
             names = self._stream([], text=True).schema.names
-            _unique(names, path)
+            _named(names, path)
             first = next(iter(self._stream(names, text=True)), None)
         if first is None or not first.num_rows:
             raise ValueError(f"{path} has 0 rows: expected some; {_columns(names)}.")
@@ -186,22 +195,23 @@ class CSVTable(TableSource):
         )
 
     def _find_text(self, columns: Sequence[str]) -> None:
-        """Raise with the place of the first text in a column of numbers."""
+        """Raise with the place of the first text in a column of numbers or times."""
         pa = arrow()
-        numbers = [name for name in columns if self._types[name] == pa.float64()]
+        typed = [name for name in columns if self._types[name] != pa.string()]
         start = 0
-        for batch in self._stream(numbers, text=True) if numbers else []:
+        for batch in self._stream(typed, text=True) if typed else []:
             found = [
                 (row, name, value)
-                for name, column in zip(numbers, batch.columns, strict=True)
+                for name, column in zip(typed, batch.columns, strict=True)
                 for row, value in enumerate(column.to_pylist())
-                if value is not None and not _is_number(value)
+                if value is not None and not _fits(value, self._types[name])
             ]
             if found:
                 row, name, value = min(found, key=lambda place: place[0])
+                others = "numbers" if self._types[name] == pa.float64() else "others"
                 raise ValueError(
                     f"{self.path}, column {name!r}, row {start + row}: got the text {value!r} "
-                    "among numbers; correct it, leave the cell empty if it is missing, or say "
+                    f"among {others}; correct it, leave the cell empty if it is missing, or say "
                     f"categories=[{name!r}]."
                 )
             start += batch.num_rows
@@ -247,9 +257,14 @@ def readable(path: Path | str, kind: str) -> Iterator[None]:
     pa = arrow()
     try:
         yield
-    except (pa.ArrowException, OSError, EOFError) as error:
+    except (pa.ArrowException, OSError, EOFError, UnicodeDecodeError) as error:
         if isinstance(error, PermissionError):
             raise
+        if "straddling object" in str(error):
+            raise ValueError(
+                f"{path} has a row of more than {_SAMPLE >> 20} MB: expected shorter ones; leave "
+                "long texts out, or look for a quote that is not closed."
+            ) from error
         raise ValueError(
             f"{path} cannot be read as {kind}: {_line(error)}; it was cut off, is damaged or is "
             "another kind of file: get it again."
@@ -267,53 +282,93 @@ def _columns(names: Sequence[str]) -> str:
 
 
 def _kinds(schema: Any, path: Path | str) -> dict[str, str]:
-    _unique(schema.names, path)
-    return {field.name: _kind(field.type) for field in schema}
+    """What the columns are; the index of a frame that was saved is none of them."""
+    _named(schema.names, path)
+    about = json.loads((schema.metadata or {}).get(b"pandas", b"{}"))
+    index = [name for name in about.get("index_columns", []) if isinstance(name, str)]
+    return {field.name: _kind(field.type) for field in schema if field.name not in index}
 
 
 def _kind(kind: Any) -> str:
     types = arrow("pyarrow.types")
-    if types.is_dictionary(kind) or types.is_string(kind) or types.is_large_string(kind):
-        return "category"
-    if getattr(types, "is_string_view", lambda _: False)(kind):
+    if types.is_dictionary(kind):
+        return _kind(kind.value_type)
+    texts = ("is_string", "is_large_string", "is_string_view")
+    if any(getattr(types, name, lambda _: False)(kind) for name in texts):
         return "category"
     if types.is_null(kind):
         return "null"
-    known = ("integer", "floating", "boolean", "decimal", "timestamp", "date", "duration")
-    if any(getattr(types, f"is_{name}")(kind) for name in known):
-        return "number"
-    return str(kind)
+    if types.is_timestamp(kind) or types.is_date(kind) or types.is_duration(kind):
+        return "time"
+    known = ("integer", "floating", "boolean", "decimal")
+    return "number" if any(getattr(types, f"is_{name}")(kind) for name in known) else str(kind)
 
 
-def _unique(names: Sequence[str], path: Path | str) -> None:
+def _named(names: Sequence[str], path: Path | str) -> None:
     twice = next((name for i, name in enumerate(names) if name in names[:i]), None)
     if twice is not None:
         raise ValueError(f"{path} has two columns {twice!r}: expected names that differ.")
+    if "" in names:
+        raise ValueError(
+            f"{path} has a column without a name, the {names.index('') + 1}. of {len(names)}: "
+            "expected a name for each; if it is a frame's row number, save it with index=False."
+        )
+
+
+def _parquet_files(folder: Path) -> list[Path]:
+    files = sorted(file for suffix in ("parquet", "pq") for file in folder.rglob(f"*.{suffix}"))
+    if not files:
+        raise ValueError(f"{folder} holds no .parquet file: expected at least one.")
+    for file in files:
+        if "=" in str(file.parent.relative_to(folder)):
+            raise ValueError(
+                f"{file} lies in a folder that stands for a column: expected all columns in the "
+                "files; write them without partitions."
+            )
+    return files
 
 
 def _same(schema: Any, other: Any, first: Path, file: Path) -> Any:
-    if schema is not None and not schema.equals(other):
-        odd = next((f for f in other if f not in list(schema)), None) or "fewer columns"
-        raise ValueError(
-            f"{file} and {first} differ in columns ({odd}): expected the same in every file of a "
-            "folder."
-        )
-    return other
+    if schema is None or schema.equals(other):
+        return other
+    here, there = ({field.name: str(field.type) for field in s} for s in (other, schema))
+    odd = [name for name in {**there, **here} if here.get(name) != there.get(name)]
+    what = (
+        f"column {odd[0]!r}: {here.get(odd[0])} and {there.get(odd[0])}" if odd else "their order"
+    )
+    raise ValueError(
+        f"{file} and {first} differ in columns ({what}): expected the same in every file."
+    )
 
 
 def _type(column: Any, known: str | None) -> Any:
-    """What the texts of a column are: numbers, times or just texts; `known` is what is said."""
+    """What the texts of a column are; `known` is what is said of it."""
     pa = arrow()
     if known == "category":
         return pa.string()
     values = [value for value in column.to_pylist() if value is not None]
     if sum(map(_is_number, values)) >= _MOSTLY * len(values):
         return pa.float64()
-    try:
-        column.cast(pa.timestamp("us"))
-    except pa.ArrowInvalid:  # of a column of numbers the text is found, and told, when it is read
-        return pa.string() if known is None else pa.float64()
-    return pa.timestamp("us")
+    if all(value.lower() in ("true", "false") for value in values):
+        return pa.bool_()
+    for unit, zone in product(("us", "ns"), (None, "UTC")):
+        with suppress(pa.ArrowInvalid):
+            column.cast(pa.timestamp(unit, zone))
+            return pa.timestamp(unit, zone)
+    # of a column that was numbers the text is found, and told, when it is read
+    return pa.string() if known is None else pa.float64()
+
+
+def _fits(text: str, kind: Any) -> bool:
+    pa = arrow()
+    if kind == pa.float64():
+        return _is_number(text)
+    if kind == pa.bool_():
+        return text.lower() in ("true", "false", "0", "1")
+    with suppress(pa.ArrowInvalid):
+        pa.scalar(text).cast(kind)
+        return True
+    return False
 
 
 def _is_number(text: str) -> bool:
@@ -321,11 +376,13 @@ def _is_number(text: str) -> bool:
         float(text)
     except ValueError:
         return False
-    return "_" not in text
+    return "_" not in text and text.isascii()
 
 
 def _delimiter(path: Path) -> str:
     """What stands between the names in the first line."""
+    if path.suffix not in (".csv", ".tsv", ".txt", ".gz"):
+        raise ValueError(f"{path}: expected a CSV file, plain or with .gz; unpack it first.")
     opener: Any = gzip.open if path.suffix == ".gz" else open
     with readable(path, "CSV"):
         try:
@@ -333,5 +390,5 @@ def _delimiter(path: Path) -> str:
                 line = file.readline()
         except UnicodeDecodeError as error:
             raise ValueError(f"{path} is not UTF-8 text: save it as UTF-8 ({error}).") from error
-    counts = {mark: len(next(csv.reader([line], delimiter=mark), [])) for mark in ",;\t"}
+    counts = {mark: line.count(mark) for mark in ",;\t"}
     return max(counts, key=lambda mark: counts[mark])

@@ -50,16 +50,27 @@ class Packer:
     """Takes rows in and keeps them as float32, numbers first, then codes of its own vocabularies.
 
     Beyond `memory` bytes the rows go to a file in `folder` that has no name any more, so that
-    nothing is left behind however the program ends. Numbers are kept as differences from their
-    first rows' mean: float32 alone would not tell the minutes of a date apart.
+    nothing is left behind however the program ends. Numbers are kept as (x - shift) / unit, since
+    float32 alone would not tell the minutes of a date apart: with an `encoder` its mean and
+    standard deviation, so that a row does not depend on others, else the median and the spread of
+    a column's first values.
     """
 
-    def __init__(self, numbers: int, categories: int, memory: int, folder: Path | None) -> None:
+    def __init__(
+        self,
+        numbers: int,
+        categories: int,
+        memory: int,
+        folder: Path | None,
+        encoder: Encoder | None = None,
+    ) -> None:
         self.moments = Moments(numbers)
         self.vocabularies = [Vocabulary() for _ in range(categories)]
         self.width, self.rows = numbers + categories, 0
         self.memory, self.folder = memory, folder
-        self.shift: Floats | None = None
+        self.shift, self.unit = np.full(numbers, np.nan), np.ones(numbers)
+        if encoder is not None:
+            self.shift, self.unit = encoder.means(), encoder.stds()
         self._parts: list[NDArray[np.float32]] = []
         self._file: IO[bytes] | None = None
 
@@ -75,16 +86,25 @@ class Packer:
     def add(self, numbers: Floats, codes: Sequence[NDArray[np.int64]]) -> None:
         """Take in rows; NaN is a missing number."""
         self.moments.add(numbers)
-        if self.shift is None:
-            self.shift = self.moments.mean.copy()
+        for column in np.flatnonzero(np.isnan(self.shift)).tolist():
+            self._measure(column, numbers[:, column])
         block = np.empty((len(numbers), self.width), np.float32)
-        block[:, : numbers.shape[1]] = numbers - self.shift
+        with np.errstate(over="ignore"):  # what is too far from all others is found when encoded
+            block[:, : numbers.shape[1]] = (numbers - self.shift) / self.unit
         for column, values in enumerate(codes, numbers.shape[1]):
             block[:, column] = values
         self.rows += len(block)
         self._parts.append(block)
         if self.rows * self.width * 4 > self.memory:
             self._to_disk()
+
+    def _measure(self, column: int, values: Floats) -> None:
+        """Choose a column's shift and unit from the first values it has, outliers or not."""
+        there = values[~np.isnan(values)]
+        if len(there):
+            self.shift[column] = np.median(there)
+            spread = float(np.median(np.abs(there - self.shift[column]))) or float(there.std())
+            self.unit[column] = spread or 1.0
 
     def _to_disk(self) -> None:
         try:
@@ -102,16 +122,16 @@ class Packer:
             ) from error
         self._parts = []
 
-    def encoded(self, encoder: Encoder) -> Tensor | EncodedRows:
+    def encoded(self, path: str, encoder: Encoder) -> Tensor | EncodedRows:
         """All rows: encoded at once from memory, when asked for from disk. Ends the packing."""
         pairs = zip(encoder.categories, self.vocabularies, strict=True)
         lookups = [category.codes(list(vocabulary.codes)) for category, vocabulary in pairs]
-        shift = 0.0 if self.shift is None else self.shift
-        coder = Coder(encoder, np.dtype(np.float32), shift, lookups)
+        shift = np.nan_to_num(self.shift)  # of a column of nothing it is still NaN
+        coder = Coder(encoder, np.dtype(np.float32), shift, self.unit, lookups)
         if self._file is None:
             self._parts.reverse()
             parts = (self._parts.pop() for _ in range(len(self._parts)))
-            return coder.encode_all(parts, self.rows)
+            return coder.encode_all(path, parts, self.rows)
         matrix = np.memmap(self._file, np.float32, "r", shape=(self.rows, self.width))
         return EncodedRows(matrix, coder)
 
@@ -131,7 +151,8 @@ def _write(file: IO[bytes], data: memoryview) -> None:
 class Coder:
     """An encoder, made ready for raw rows of one kind.
 
-    Raw rows are numbers less `shift`, then codes of which `lookups` give the encoder's; or images.
+    Raw rows are numbers as (x - `shift`) / `unit`, then codes of which `lookups` give the
+    encoder's; or images.
     """
 
     def __init__(
@@ -139,19 +160,21 @@ class Coder:
         encoder: Encoder,
         dtype: np.dtype[Any],
         shift: Floats | float = 0.0,
+        unit: Floats | float = 1.0,
         lookups: Sequence[Sequence[int]] = (),
     ) -> None:
-        numbers = encoder.numbers
-        mean, std = (np.array([getattr(n, key) for n in numbers]) for key in ("mean", "std"))
         self.dtype = torch.float32 if dtype in _SHORT else torch.float64
+        self.native = dtype.newbyteorder("=")
+        scale, exact = unit / encoder.stds(), (encoder.means() - shift) / unit
+        centre = torch.from_numpy(exact).to(self.dtype)
         # What rounding does to a large mean is added back; before it would be lost in it.
-        centre = torch.from_numpy(mean - shift).to(self.dtype)
-        left = (centre.numpy() - (mean - shift)) / std
+        left = (centre.numpy() - exact) * scale
         self.centre, self.scale, self.left = (
             torch.as_tensor(part, dtype=self.dtype).view(-1, *(1 for _ in encoder.shape))
-            for part in (centre, 1 / std, left)
+            for part in (centre, scale, left)
         )
-        self.numbers, self.inputs, self.shape = len(numbers), encoder.inputs, encoder.shape
+        self.numbers, self.inputs = len(encoder.numbers), encoder.inputs
+        self.names, self.shape = encoder.names, encoder.shape
         self.flagged = torch.tensor(encoder.flagged)
         sizes = [len(lookup) for lookup in lookups]
         self.starts = torch.tensor([0, *np.cumsum(sizes)[:-1]] if sizes else [], dtype=torch.int64)
@@ -159,11 +182,11 @@ class Coder:
 
     def encode(self, raw: Matrix) -> Tensor:
         """Inputs from raw rows."""
-        rows = torch.from_numpy(raw)
+        rows = torch.from_numpy(raw.astype(self.native, copy=False))
         x = rows[:, : self.numbers].to(self.dtype)
+        missing = x.isnan()
         x = torch.addcmul(self.left, x - self.centre, self.scale).float()
         parts = [x]
-        missing = x.isnan()
         if missing.any():
             x.masked_fill_(missing, 0.0)
         if len(self.flagged):
@@ -172,13 +195,19 @@ class Coder:
             parts.append(self.lookup[rows[:, self.numbers :].long() + self.starts])
         return torch.cat(parts, dim=1) if len(parts) > 1 else x
 
-    def encode_all(self, parts: Iterable[Matrix], rows: int) -> Tensor:
+    def encode_all(self, path: str, parts: Iterable[Matrix], rows: int) -> Tensor:
         """Inputs from raw rows that come in parts; each is given up as soon as it is encoded."""
         out = torch.empty(rows, self.inputs, *self.shape)
         start = 0
         for raw in parts:
             out[start : start + len(raw)] = self.encode(raw)
             start += len(raw)
+        if not out.sum().isfinite() and not out.isfinite().all():
+            bad = (~out.isfinite()).nonzero()[0].tolist()
+            raise ValueError(
+                f"{path}, column {self.names[bad[1]]!r}, row {bad[0]} of this worker's: the value "
+                "is too far from all others; correct it, or leave it empty."
+            )
         return out
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,13 +12,20 @@ from torch import Tensor
 
 from codauc.data.rows import Rows
 from codauc.data.tables.arrays import Array
-from codauc.data.tables.columns import Integers, check_finite, numbers_of, targets_of, texts_of
+from codauc.data.tables.columns import (
+    Integers,
+    check_numbers,
+    doubtful,
+    numbers_of,
+    targets_of,
+    texts_of,
+)
 from codauc.data.tables.encoder import Columns, Encoder
 from codauc.data.tables.files import arrow, rows_at_a_time
-from codauc.data.tables.packed import Coder, EncodedRows, Packer, Vocabulary
+from codauc.data.tables.packed import Coder, EncodedRows, Packer
 from codauc.data.tables.selection import Selection
 from codauc.data.tables.summary import Moments, Summary
-from codauc.data.tables.target import MANY
+from codauc.data.tables.target import Labels
 
 Progress = Callable[[int], object]  # told how many rows were read
 
@@ -31,7 +37,7 @@ class Pass(ABC):
 
     summary: Summary
     rows: Tensor  # their numbers in the file
-    labels: Vocabulary | None = None
+    labels: Labels | None = None
     codes: Tensor | None = None  # which of the labels each row has
 
     @abstractmethod
@@ -46,51 +52,48 @@ class TablePass(Pass):
         self,
         selection: Selection,
         columns: Columns,
+        packer: Packer,
         *,
         nan: str,
-        memory: int,
-        folder: Path | None,
         progress: Progress | None = None,
     ) -> None:
-        self.path, self.nan, self.columns = selection.table.path, nan, columns
-        packer = Packer(len(columns.numbers), len(columns.categories), memory, folder)
+        self.path, self.nan, self.columns, self.packer = selection.table.path, nan, columns, packer
+        target, kinds = columns.target, selection.table.kinds
+        self.labels = None if target is None else Labels(self.path, target)
+        rows, codes = list[Tensor](), list[Tensor]()
         packer.expect(selection.count)
-        numbers, codes = list[Tensor](), list[Tensor]()
-        kinds = selection.table.kinds
-        self.labels = None if columns.target is None else Vocabulary()
-        wanted = [*columns.numbers, *columns.categories]
-        wanted += [] if columns.target is None else [columns.target]
-        for rows, batch in selection.read(wanted):
-            numbers.append(torch.from_numpy(rows))
-            self._pack(packer, batch, rows)
+        wanted = [*columns.numbers, *columns.categories, *([] if target is None else [target])]
+        for numbers, batch in selection.read(wanted):
+            rows.append(torch.from_numpy(numbers))
+            self._pack(batch, numbers)
+            if self.labels is not None and target is not None:
+                column = batch.column(target)
+                found = targets_of(self.path, target, kinds[target], column, numbers)
+                codes.append(_short(self.labels.add(*found)))
             if progress is not None:
                 progress(packer.rows)
-            if columns.target is not None:
-                column, kind = batch.column(columns.target), kinds[columns.target]
-                found = targets_of(self.path, columns.target, kind, column, rows)
-                codes.append(_labels(self.path, columns.target, self.labels, *found))
         arrow().default_memory_pool().release_unused()
-        self.rows = torch.cat(numbers) if numbers else torch.empty(0, dtype=torch.int64)
+        self.rows = torch.cat(rows) if rows else torch.empty(0, dtype=torch.int64)
         self.codes = torch.cat(codes) if codes else None
-        self.summary, self.packer = packer.summary(), packer
-        self.summary.targets = {} if self.labels is None else self.labels.as_counts()
+        self.summary = packer.summary()
+        self.summary.targets = {} if self.labels is None else self.labels.values.as_counts()
 
-    def _pack(self, packer: Packer, batch: Any, rows: Integers) -> None:
-        numbers = numbers_of(self.path, self.columns.numbers, batch, rows, self.nan)
-        texts = []
-        names = self.columns.categories
-        for name, vocabulary in zip(names, packer.vocabularies, strict=True):
-            texts.append(vocabulary.encode(*texts_of(batch.column(name))))
+    def _pack(self, batch: Any, rows: Integers) -> None:
+        columns, texts = self.columns, []
+        numbers = numbers_of(self.path, columns.numbers, batch, rows, self.nan)
+        for name, vocabulary in zip(columns.categories, self.packer.vocabularies, strict=True):
+            found = texts_of(batch.column(name), numeric=name in columns.numeric)
+            texts.append(vocabulary.encode(*found))
             if len(vocabulary.codes) > _TEXTS:
                 raise ValueError(
                     f"{self.path}, column {name!r} has more than {_TEXTS:,} different texts: "
                     f"expected a category; leave it out with drop=[{name!r}]."
                 )
-        packer.add(numbers, texts)
+        self.packer.add(numbers, texts)
 
     def encoded(self, encoder: Encoder) -> Rows | Tensor:
         """Encoded at once if they are in memory, when asked for if they are on disk."""
-        return self.packer.encoded(encoder)
+        return self.packer.encoded(self.path, encoder)
 
 
 class ArrayPass(Pass):
@@ -100,28 +103,34 @@ class ArrayPass(Pass):
         self,
         path: str,
         array: Array,
-        columns: Columns,
-        labels: tuple[str, Array] | None,
+        names: Sequence[str],
         rows: Tensor | None,
         *,
         nan: str,
         memory: int,
         progress: Progress | None = None,
     ) -> None:
-        self.array, self.chosen, self.memory = array, rows, memory
+        self.path, self.array, self.chosen, self.memory = path, array, rows, memory
         self.rows = torch.arange(len(array)) if rows is None else rows
-        moments = Moments(array.shape[1])
+        moments, done = Moments(array.shape[1]), 0
         for numbers, part in self._parts():
             flat = np.moveaxis(part, 1, -1).reshape(-1, part.shape[1]).astype(np.float64)
-            moments.add(_checked(path, columns.numbers, flat, numbers, nan))
+            if doubtful(flat):
+                each = np.repeat(numbers, len(flat) // len(numbers))
+                for i, name in enumerate(names):
+                    check_numbers(path, name, flat[:, i], each, nan)
+            moments.add(flat)
+            done += len(part)
             if progress is not None:
-                progress(int(moments.count.max()) * len(part) // len(flat))
+                progress(done)
         self.summary = Summary(len(self.rows), moments)
-        if labels is not None and columns.target is not None:
-            self.labels = Vocabulary()
-            values = labels[1] if rows is None else labels[1][rows.numpy()]
-            self.codes = self._label(labels[0], columns.target, np.asarray(values))
-            self.summary.targets = self.labels.as_counts()
+
+    def label(self, labels: Labels, values: Array) -> None:
+        """Take the labels of all rows of the array."""
+        rows = self.rows.numpy()
+        chosen = values if self.chosen is None else values[rows]
+        self.labels, self.codes = labels, _short(labels.add_array(np.asarray(chosen), rows))
+        self.summary.targets = labels.values.as_counts()
 
     def _parts(self) -> Iterator[tuple[Integers, Any]]:
         """The rows in the file's order, which is how a disk likes to be read."""
@@ -130,40 +139,14 @@ class ArrayPass(Pass):
             numbers = self.rows[start : start + step].numpy()
             yield numbers, self.array[numbers]
 
-    def _label(self, path: str, name: str, values: Array) -> Tensor:
-        if values.dtype.kind == "f" and np.isnan(values).any():
-            row = int(self.rows[int(np.isnan(values).argmax())])
-            raise ValueError(f"{path}, row {row}: the label is NaN; expected one in every row.")
-        if values.dtype.kind == "S":
-            values = np.char.decode(values)
-        plain, which = np.unique(values, return_inverse=True)
-        listed = [v if isinstance(v, str) else float(v) for v in plain.tolist()]
-        return _labels(path, name, self.labels, listed, which)
-
     def encoded(self, encoder: Encoder) -> Rows | Tensor:
         """Encoded at once if they are small, when asked for otherwise."""
         coder = Coder(encoder, self.array.dtype)
         if len(self.rows) * int(np.prod(self.array.shape[1:])) * 4 > self.memory:
             return EncodedRows(self.array, coder, self.chosen)
-        return coder.encode_all((part for _, part in self._parts()), len(self.rows))
+        parts = (part for _, part in self._parts())
+        return coder.encode_all(self.path, parts, len(self.rows))
 
 
-def _checked(path: str, names: Sequence[str], values: Any, rows: Integers, nan: str) -> Any:
-    if not np.isfinite(values.sum()):
-        each = np.repeat(rows, len(values) // len(rows))
-        for i, name in enumerate(names):
-            check_finite(path, name, values[:, i], each, nan)
-    return values
-
-
-def _labels(
-    path: str, name: str, labels: Vocabulary | None, values: Any, which: Integers
-) -> Tensor:
-    assert labels is not None
-    codes = labels.encode(values, which)
-    if len(labels.codes) > MANY:
-        raise ValueError(
-            f"{path}, column {name!r} has more than {MANY:,} different values: expected a few "
-            "classes; is it the target?"
-        )
+def _short(codes: Integers) -> Tensor:
     return torch.from_numpy(codes.astype(np.int16))

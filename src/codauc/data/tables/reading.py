@@ -6,6 +6,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,7 +22,7 @@ from codauc.data.tables.encoder import Encoder, Target, fit
 from codauc.data.tables.passes import Pass
 from codauc.data.tables.sources import Options, Source, label_summary, open_source
 from codauc.data.tables.summary import Moments, Summary, Value, of_all
-from codauc.data.tables.target import labels_of, resolve
+from codauc.data.tables.target import Labels, positives_of, resolve
 from codauc.group import Group, LocalGroup
 
 _RARE = 5  # texts that occur less often are as good as unseen
@@ -34,7 +35,7 @@ class Table:
 
     `x` are the inputs: a tensor [N, columns], or `Rows` to read them from if they are on disk. `y`
     are the labels, None where the file has none, and `rows` the numbers of the rows in the file,
-    from 0. `counts` tells every worker's samples and positives.
+    from 0. `counts` tells every worker's samples and positives, if all have labels.
     """
 
     x: Tensor | Rows
@@ -46,6 +47,10 @@ class Table:
     @property
     def pos_ratio(self) -> float:
         """The share of positives in the rows of all workers."""
+        if not self.counts:
+            raise ValueError(
+                "the data has no labels: expected some, to tell the share of positives."
+            )
         return sum(c.positives for c in self.counts) / sum(c.samples for c in self.counts)
 
 
@@ -106,8 +111,6 @@ def read_table(
     if part > 1:
         raise ValueError(f"keep_negatives={keep_negatives!r}: expected at most 1, which keeps all.")
     _one_way(silo=silo, skew=skew, own=own or None)
-    if encoder is not None and target is None:
-        target = encoder.target.name
     if encoder is None and target is None:
         raise ValueError("target is missing: expected the name of the column of labels.")
     options = Options(
@@ -122,27 +125,40 @@ def read_table(
         progress=progress,
     )
     opened = together(group, lambda: open_source(source, options), "start")
-    columns = opened.columns
-    compare(
-        group,
-        {"columns": {"numbers": columns.numbers, "categories": columns.categories}},
-        torch.device("cpu"),
-    )
-    whole_file = own or group.size == 1
-    if part == 1 and silo is None and skew is None:
-        rank, size = group.rank, group.size
-        done = together(
-            group,
-            lambda: opened.some(None) if whole_file else opened.even(rank, size, seed),
-            "start",
-        )
+    shares = _Shares(part, silo, skew, own, seed)
+    _compare(group, opened, options, shares, positive)
+    if shares.need_labels:
+        labels = _labels(opened, group, positive, encoder)
+        work = partial(_some, opened, shares, labels, group)
+    elif silo is not None:
+        work = partial(_some, opened, shares, None, group)
+    elif own or group.size == 1:
+        work = partial(opened.some, None)
     else:
-        shares = _Shares(part, silo, skew, own, seed)
-        labels = (
-            None if silo is not None and part == 1 else _labels(opened, group, positive, encoder)
-        )
-        done = together(group, lambda: opened.some(shares.of(opened, labels, group)), "start")
+        work = partial(opened.even, group.rank, group.size, seed)
+    done = together(group, work, "start")
     return _finished(opened, done, of_all(done.summary, group), group, positive, encoder)
+
+
+def _some(opened: Source, shares: _Shares, labels: Tensor | None, group: Group) -> Pass:
+    return opened.some(shares.of(opened, labels, group))
+
+
+def _compare(
+    group: Group, opened: Source, options: Options, shares: _Shares, positive: Any
+) -> None:
+    """See that all workers read the same data, or columns, in the same way."""
+    columns = opened.columns
+    same = {
+        "columns": {"numbers": columns.numbers, "categories": columns.categories},
+        "data": None if shares.own else opened.size(),
+        "positive": str(positive),
+        "nan": options.nan,
+        "drop": options.drop,
+        "encoder": None if options.encoder is None else options.encoder.to_dict(),
+        **shares._asdict(),
+    }
+    compare(group, same, torch.device("cpu"))
 
 
 class _Shares(NamedTuple):
@@ -154,12 +170,17 @@ class _Shares(NamedTuple):
     own: bool
     seed: int
 
+    @property
+    def need_labels(self) -> bool:
+        """Whether the labels of all rows must be known."""
+        return self.part < 1 or self.skew is not None
+
     def of(self, opened: Source, labels: Tensor | None, group: Group) -> Tensor:
         """The numbers of a worker's rows, in the file's order."""
         silos = None if self.silo is None else opened.silos(self.silo)
         count = len(silos) if labels is None else len(labels)  # type: ignore[arg-type]
         kept = torch.arange(count)
-        if labels is not None and self.part < 1:
+        if labels is not None and self.part < 1 and not labels.all():  # a silo may lack negatives
             kept = thin_negatives(labels, self.part, self.seed)
         if self.own:
             return kept
@@ -174,11 +195,19 @@ class _Shares(NamedTuple):
 
 def _labels(opened: Source, group: Group, positive: Any, encoder: Encoder | None) -> Tensor:
     """Every row's label."""
-    if opened.columns.target is None:
-        raise ValueError(f"{opened.path} has no labels: expected some, to choose rows by them.")
-    labels, codes = together(group, opened.targets, "start")
+
+    def read() -> tuple[Labels, Tensor]:
+        if opened.columns.target is None:
+            raise ValueError(f"{opened.path} has no labels: expected some, to choose rows by them.")
+        return opened.targets()
+
+    labels, codes = together(group, read, "start")
     target = _target(opened, of_all(label_summary(labels), group), positive, encoder)
-    return torch.tensor(labels_of(opened.path, target, list(labels.codes)))[codes]
+
+    def known() -> Tensor:
+        return torch.tensor(positives_of(opened.path, target, labels.texts(), positive))
+
+    return together(group, known, "start")[codes]
 
 
 def _target(
@@ -207,22 +236,22 @@ def _finished(
                 f"of the {group.size} workers; use fewer."
             )
     target = _target(opened, summaries, positive, encoder)
-    if encoder is None:
-        encoder = _fitted(opened, summaries, target)
-    y = None
-    if done.labels is not None and done.codes is not None:
-        known = together(group, lambda: _known(opened, done, target), "start")
-        y = known[done.codes.long()]
-    counts = [
-        ShardCount(s.rows, sum(n for value, n in s.targets.items() if value in target.positive))
-        for s in summaries
-    ]
-    return Table(done.encoded(encoder), y, done.rows, encoder, counts)
+    coder = _fitted(opened, summaries, target) if encoder is None else encoder
 
+    def own_part() -> tuple[Rows | Tensor, Tensor | None]:
+        y = None
+        if done.labels is not None and done.codes is not None:
+            texts = done.labels.texts()
+            known = torch.tensor(positives_of(opened.path, target, texts, positive))
+            y = known[done.codes.long()]
+        return done.encoded(coder), y
 
-def _known(opened: Source, done: Pass, target: Target) -> Tensor:
-    assert done.labels is not None
-    return torch.tensor(labels_of(opened.path, target, list(done.labels.codes)))
+    x, y = together(group, own_part, "start")
+    samples = [summary.rows for summary in summaries]
+    mine = torch.tensor([-1 if y is None else int(y.sum())])
+    positives = group.gather(mine, "start").flatten().tolist()
+    counts = [ShardCount(*pair) for pair in zip(samples, positives, strict=True)]
+    return Table(x, y, done.rows, coder, counts if -1 not in positives else [])
 
 
 def _fitted(opened: Source, summaries: list[Summary], target: Target) -> Encoder:
@@ -234,7 +263,7 @@ def _fitted(opened: Source, summaries: list[Summary], target: Target) -> Encoder
 
 
 def _names(argument: str, names: Sequence[str]) -> tuple[str, ...]:
-    if isinstance(names, str):
+    if isinstance(names, str) or names is None:
         raise ValueError(f"{argument}={names!r}: expected a list of columns; write [{names!r}].")
     return tuple(names)
 

@@ -19,10 +19,11 @@ from codauc.data.tables.arrays import Array, open_array, open_arrays
 from codauc.data.tables.columns import Integers, targets_of, texts_of
 from codauc.data.tables.encoder import Columns, Encoder
 from codauc.data.tables.files import MemoryTable, TableSource, open_table
-from codauc.data.tables.packed import Vocabulary
+from codauc.data.tables.packed import Packer, Vocabulary
 from codauc.data.tables.passes import ArrayPass, Pass, Progress, TablePass
 from codauc.data.tables.selection import Selection
 from codauc.data.tables.summary import Moments, Summary
+from codauc.data.tables.target import Labels
 
 _LARGE = 1 << 28  # bytes from which on a worker reads only blocks of its own
 _BLOCK = 1 << 20  # bytes of a block of an array
@@ -51,8 +52,12 @@ class Source(ABC):
     shape: tuple[int, ...] = ()  # of an image
 
     @abstractmethod
-    def targets(self) -> tuple[Vocabulary, Tensor]:
+    def targets(self) -> tuple[Labels, Tensor]:
         """The labels of all rows: what they are, and which each row has."""
+
+    @abstractmethod
+    def size(self) -> Any:
+        """Something that differs where workers have different data."""
 
     @abstractmethod
     def silos(self, name: str) -> Integers:
@@ -74,13 +79,18 @@ class FromTable(Source):
         self.table, self.path, self.options = table, table.path, options
         self.columns = _columns(table, options)
 
-    def targets(self) -> tuple[Vocabulary, Tensor]:
+    def targets(self) -> tuple[Labels, Tensor]:
         """From the column of the target alone."""
-        name, labels, codes = str(self.columns.target), Vocabulary(), []
+        name, codes = str(self.columns.target), []
+        labels = Labels(self.path, name)
         for rows, batch in Selection(self.table).read([name]):
             found = targets_of(self.path, name, self.table.kinds[name], batch.column(0), rows)
-            codes.append(torch.from_numpy(labels.encode(*found)))
+            codes.append(torch.from_numpy(labels.add(*found)))
         return labels, torch.cat(codes)
+
+    def size(self) -> Any:
+        """Rows of the blocks, or bytes."""
+        return self.table.blocks or self.table.bytes
 
     def silos(self, name: str) -> Integers:
         """From the column of the silos alone."""
@@ -124,47 +134,46 @@ class FromTable(Source):
         return self._pass(Selection(self.table, mask=mask))
 
     def _pass(self, selection: Selection) -> Pass:
-        options = self.options
-        return TablePass(
-            selection,
-            self.columns,
-            nan=options.nan,
-            memory=options.memory,
-            folder=options.folder,
-            progress=options.progress,
+        options, columns = self.options, self.columns
+        packer = Packer(
+            len(columns.numbers),
+            len(columns.categories),
+            options.memory,
+            options.folder,
+            options.encoder,
         )
+        return TablePass(selection, columns, packer, nan=options.nan, progress=options.progress)
 
 
 class FromArray(Source):
-    """An array of features or images, and one of labels."""
+    """An array of features or images, and one of labels with its name."""
 
     def __init__(self, path: str, array: Array, labels: tuple[str, Array] | None, options: Options):
         self.path, self.array, self.labels, self.options = path, array, labels, options
-        if array.ndim not in (2, 4) or array.dtype.kind not in "biuf":
-            raise ValueError(
-                f"{path} is an array of {array.dtype} and shape {list(array.shape)}: expected "
-                "numbers [N, features], or images [N, channels, H, W]."
-            )
-        if not len(array):
-            raise ValueError(f"{path} has 0 rows: expected some.")
-        if labels is not None and labels[1].shape != (len(array),):
-            raise ValueError(
-                f"{path} has {len(array)} rows and {labels[0]} the shape "
-                f"{list(labels[1].shape)}: expected one label a row."
-            )
+        _check_array(path, array, labels)
+        ignored = {"drop": options.drop, "categories": options.categories, "silo": options.silo}
+        for name, value in ignored.items():
+            if value:
+                raise ValueError(
+                    f"{name}={value!r} with the array {path}: expected a table, whose columns have "
+                    "names; give a frame or a file of one."
+                )
         self.shape = tuple(array.shape[2:])
         names = tuple(str(i) for i in range(array.shape[1]))
-        self.columns = Columns(names, (), None if labels is None else str(labels[0]))
+        self.columns = Columns(names, (), None if labels is None else labels[0])
         if options.encoder is not None:
             _same_columns(path, options.encoder, self.columns, self.shape)
 
-    def targets(self) -> tuple[Vocabulary, Tensor]:
+    def targets(self) -> tuple[Labels, Tensor]:
         """From the array of labels."""
         assert self.labels is not None
-        plain, which = np.unique(np.asarray(self.labels[1]), return_inverse=True)
-        labels = Vocabulary()
-        values = [v if isinstance(v, str) else float(v) for v in plain.tolist()]
-        return labels, torch.from_numpy(labels.encode(values, which))
+        labels = Labels(self.path, self.labels[0])
+        codes = labels.add_array(np.asarray(self.labels[1]), np.arange(len(self.array)))
+        return labels, torch.from_numpy(codes)
+
+    def size(self) -> Any:
+        """The array's shape."""
+        return list(self.array.shape)
 
     def silos(self, name: str) -> Integers:
         """Refused: an array has no such column."""
@@ -185,17 +194,19 @@ class FromArray(Source):
 
     def some(self, rows: Tensor | None) -> Pass:
         """The array stays where it is; `rows` are kept as numbers."""
-        options = self.options
-        return ArrayPass(
+        options, names = self.options, self.columns.numbers
+        done = ArrayPass(
             self.path,
             self.array,
-            self.columns,
-            self.labels,
+            names,
             rows,
             nan=options.nan,
             memory=options.memory,
             progress=options.progress,
         )
+        if self.labels is not None:
+            done.label(Labels(self.path, self.labels[0]), self.labels[1])
+        return done
 
 
 def open_source(source: Any, options: Options) -> Source:
@@ -203,15 +214,13 @@ def open_source(source: Any, options: Options) -> Source:
     if isinstance(source, list | tuple | Tensor):
         source = np.asarray(source)
     if isinstance(source, np.ndarray):
-        # a name is that of the labels in training: there are none here
-        given = None if isinstance(options.target, str) else options.target
-        labels = None if given is None else ("the labels", np.asarray(given))
-        return FromArray("the array", source, labels, options)
+        return _from_array(source, options)
     if not isinstance(source, str | os.PathLike):
         return _from_frame(source, options)
     path = Path(source)
     if path.suffix not in (".npy", ".npz"):
-        return FromTable(open_table(path, _known_kinds(options)), options)
+        table = open_table(path, _known_kinds(options))
+        return FromTable(table, _with_target(path, options))
     array, labels = _npz(path, options) if path.suffix == ".npz" else _npy(path, options)
     return FromArray(str(path), array, labels, options)
 
@@ -225,11 +234,37 @@ def _known_kinds(options: Options) -> dict[str, str]:
     return kinds
 
 
+def _with_target(path: Path | str, options: Options) -> Options:
+    """The target's name as it was in training, where no other is said."""
+    target = options.target
+    if target is None and options.encoder is not None:
+        return replace(options, target=options.encoder.target.name)
+    if target is not None and not isinstance(target, str):
+        raise ValueError(
+            f"target of type {type(target).__name__} for {path}: expected the name of a column."
+        )
+    return options
+
+
+def _from_array(array: Array, options: Options) -> Source:
+    target = options.target
+    if isinstance(array, np.ma.MaskedArray):
+        raise ValueError("the array is masked: expected NaN for what is missing; use filled(nan).")
+    if isinstance(target, str):
+        raise ValueError(f"target={target!r} for an array: expected the labels themselves.")
+    labels = None if target is None else ("labels", np.asarray(target))
+    return FromArray("the array", array, labels, options)
+
+
 def _from_frame(frame: Any, options: Options) -> Source:
     """A frame whose target is one of its columns, or labels beside it as scikit-learn has them."""
     target = options.target
     if target is None or isinstance(target, str):
-        return FromTable(MemoryTable(frame), options)
+        return FromTable(MemoryTable(frame), _with_target("the table", options))
+    if not hasattr(target, "__len__"):
+        raise ValueError(
+            f"target={target!r}: expected the name of a column, a text, or one label a row."
+        )
     name = str(getattr(target, "name", None) or "target")
     table = MemoryTable(frame, labels=(name, target))
     return FromTable(table, replace(options, target=name))
@@ -237,18 +272,20 @@ def _from_frame(frame: Any, options: Options) -> Source:
 
 def _npy(path: Path, options: Options) -> tuple[Array, tuple[str, Array] | None]:
     target = options.target
-    if target is None or (options.encoder is not None and not Path(str(target)).exists()):
-        return open_array(path), None
-    return open_array(path), (str(target), open_array(Path(target)))
+    if target is not None and not isinstance(target, str | os.PathLike):
+        return open_array(path), ("labels", np.asarray(target))
+    return open_array(path), None if target is None else ("labels", open_array(Path(target)))
 
 
 def _npz(path: Path, options: Options) -> tuple[Array, tuple[str, Array] | None]:
     arrays, target = open_arrays(path), options.target
-    labels = None
-    if target is not None and (target in arrays or options.encoder is None):
-        if target not in arrays:
-            raise ValueError(_no_column(str(path), str(target), list(arrays)))
-        labels = (f"{path}, {target}", arrays.pop(target))
+    if target is None and options.encoder is not None and options.encoder.target.name in arrays:
+        target = options.encoder.target.name
+    if target is not None and not isinstance(target, str):
+        raise ValueError(f"target for {path}: expected the name of one of its arrays, a text.")
+    if target is not None and target not in arrays:
+        raise ValueError(_no_column(str(path), target, list(arrays)))
+    labels = None if target is None else (target, arrays.pop(target))
     if len(arrays) != 1:
         raise ValueError(
             f"{path} holds {', '.join(arrays) or 'nothing'} beside the target: expected one array "
@@ -257,11 +294,27 @@ def _npz(path: Path, options: Options) -> tuple[Array, tuple[str, Array] | None]
     return next(iter(arrays.values())), labels
 
 
+def _check_array(path: str, array: Array, labels: tuple[str, Array] | None) -> None:
+    numbers = array.dtype.kind in "biuf" and array.dtype.itemsize <= 8
+    if array.ndim not in (2, 4) or not numbers or 0 in array.shape[1:]:
+        raise ValueError(
+            f"{path} is an array of {array.dtype} and shape {list(array.shape)}: expected "
+            "numbers [N, features], or images [N, channels, H, W]."
+        )
+    if not len(array):
+        raise ValueError(f"{path} has 0 rows: expected some.")
+    if labels is not None and labels[1].shape != (len(array),):
+        raise ValueError(
+            f"{path} has {len(array)} rows and the labels the shape {list(labels[1].shape)}: "
+            "expected one label a row."
+        )
+
+
 def _columns(table: TableSource, options: Options) -> Columns:
     """Which columns are numbers, categories, the target and none of these."""
     kinds, path, encoder, target = table.kinds, table.path, options.encoder, options.target
     named = [*options.drop, *options.categories, *([options.silo] if options.silo else [])]
-    for name in [*named, *([target] if target is not None and encoder is None else [])]:
+    for name in [*named, *([target] if encoder is None else [])]:
         if name not in kinds:
             raise ValueError(_no_column(path, str(name), list(kinds)))
     out = {*options.drop, target, options.silo}
@@ -272,14 +325,21 @@ def _columns(table: TableSource, options: Options) -> Columns:
     texts = _texts(used, options)
     numbers = tuple(name for name in used if name not in texts)
     dropped = tuple(name for name in kinds if name in out and name != target)
-    numeric = frozenset(name for name in texts if name in options.categories)
-    columns = Columns(numbers, tuple(texts), target if target in kinds else None, dropped, numeric)
+    columns = Columns(
+        numbers,
+        tuple(texts),
+        target if target in kinds else None,
+        dropped,
+        numeric=frozenset(name for name in texts if _is_numeric(name, options)),
+        times=frozenset(name for name in numbers if kinds[name] == "time"),
+        open=frozenset(name for name in used if kinds[name] == "null"),
+    )
     return columns if encoder is None else _same_columns(path, encoder, columns)
 
 
 def _usable(path: str, used: dict[str, str], out: set[Any]) -> None:
     for name, kind in used.items():
-        if kind not in ("number", "category", "null"):
+        if kind not in ("number", "time", "category", "null"):
             raise ValueError(
                 f"{path}, column {name!r} holds {kind}: expected numbers or texts; leave it out "
                 f"with drop=[{name!r}]."
@@ -298,13 +358,21 @@ def _texts(used: dict[str, str], options: Options) -> list[str]:
     return [name for name in used if name in texts]
 
 
+def _is_numeric(name: str, options: Options) -> bool:
+    """Whether a column of texts is one of numbers, now or in training."""
+    if options.encoder is None:
+        return name in options.categories
+    return any(c.numeric for c in options.encoder.categories if c.name == name)
+
+
 def _same_columns(
     path: str, encoder: Encoder, columns: Columns, shape: tuple[int, ...] = ()
 ) -> Columns:
     """The columns in the encoder's order, if they are its columns."""
-    known = dict.fromkeys((number.name for number in encoder.numbers), "number")
+    known = {number.name: "time" if number.time else "number" for number in encoder.numbers}
     known |= dict.fromkeys((category.name for category in encoder.categories), "category")
-    here = dict.fromkeys(columns.numbers, "number") | dict.fromkeys(columns.categories, "category")
+    here = {name: "time" if name in columns.times else "number" for name in columns.numbers}
+    here |= dict.fromkeys(columns.categories, "category")
     missing = [name for name in known if name not in here]
     new = [name for name in here if name not in known]
     if missing or new:
@@ -313,7 +381,7 @@ def _same_columns(
         rest = f"; leave others out with drop={new[:5]!r}." if new and not missing else "."
         raise ValueError(f"{path} {' and '.join(parts)}: expected the columns of training{rest}")
     for name, kind in known.items():
-        if here[name] != kind:
+        if here[name] != kind and name not in columns.open:
             raise ValueError(
                 f"{path}, column {name!r} is a {here[name]}: expected a {kind} as in training."
             )
@@ -351,6 +419,7 @@ def _numbers(piece: Piece, rows: int) -> Tensor:
     return torch.arange(start + piece.start, start + piece.stop)
 
 
-def label_summary(labels: Vocabulary) -> Summary:
+def label_summary(labels: Labels) -> Summary:
     """What labels alone tell."""
-    return Summary(sum(labels.counts), Moments(0), [], labels.as_counts())
+    counts = labels.values.as_counts()
+    return Summary(sum(counts.values()), Moments(0), [], counts)

@@ -1,22 +1,85 @@
-"""Which values of the target are positive."""
+"""Labels as values of a column, and which of them are positive."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from codauc.data.tables.encoder import Target
-from codauc.data.tables.summary import Value
+from codauc.data.tables.packed import Vocabulary
 
 MANY = 1000  # values from which on a target is taken for a measurement
 
+Integers = NDArray[np.int64]
 
-def resolve(path: str, name: str, counts: dict[Value, int], positive: Any) -> Target:
+
+def label(value: Any) -> str:
+    """A label as a text that is the same in every kind of file.
+
+    >>> [label(value) for value in (1, 1.0, "1", "01", 2.5, True, "TRUE", b"yes")]
+    ['1', '1', '1', '01', '2.5', 'true', 'true', 'yes']
+    """
+    value = value.item() if hasattr(value, "item") else value
+    if isinstance(value, bytes):
+        value = value.decode(errors="replace")
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return value.lower() if value.lower() in ("true", "false") else value
+    if isinstance(value, int | float):
+        return str(int(value)) if float(value).is_integer() else repr(float(value))
+    raise ValueError(
+        f"a label of type {type(value).__name__}: expected a number, a text or true/false."
+    )
+
+
+class Labels:
+    """The labels of some rows: which there are, and how often each comes."""
+
+    def __init__(self, path: str, name: str) -> None:
+        self.path, self.name, self.values = path, name, Vocabulary()
+
+    def add(self, values: Collection[Any], which: Integers) -> Integers:
+        """Take in the labels `values[which]`; returns their codes."""
+        codes = self.values.encode([label(value) for value in values], which)
+        if len(self.values.codes) > MANY:
+            raise ValueError(
+                f"{self.path}, column {self.name!r} has more than {MANY:,} different values: "
+                "expected a few classes; is it the target?"
+            )
+        return codes
+
+    def add_array(self, array: NDArray[Any], rows: Integers) -> Integers:
+        """Take in an array of labels; `rows` are for errors."""
+        if array.dtype.kind not in "biufSUO":
+            raise ValueError(
+                f"{self.path}: labels of {array.dtype}, expected numbers, texts or true/false."
+            )
+        missing = _missing(array)
+        if missing.any():
+            raise ValueError(
+                f"{self.path}, row {int(rows[missing.argmax()])}: the label is missing; expected "
+                "one in every row."
+            )
+        if array.dtype.kind == "O":  # texts and numbers in one array have no order
+            array = np.array([label(value) for value in array.tolist()])
+        values, which = np.unique(array, return_inverse=True)
+        return self.add(values.tolist(), which)
+
+    def texts(self) -> list[str]:
+        """The labels that occur, by their codes."""
+        return [str(value) for value in self.values.codes]
+
+
+def resolve(path: str, name: str, counts: Mapping[Any, int], positive: Any) -> Target:
     """The target with its positive and negative values.
 
     0 and 1, -1 and 1, and true and false need no word; of other values the positive ones are named.
     """
-    values = sorted(counts, key=lambda value: (isinstance(value, str), value))
+    values = sorted(counts)
     if len(values) < 2:
         raise ValueError(
             f"{path}, column {name!r}: got the value {_shown(counts)} alone, expected two classes; "
@@ -26,7 +89,7 @@ def resolve(path: str, name: str, counts: dict[Value, int], positive: Any) -> Ta
     if chosen is None:
         raise ValueError(
             f"{path}, column {name!r}: got {len(values)} values, {_shown(counts)}, expected 0 and "
-            f"1, or to be told which are positive: say positive={_example(counts)!r}."
+            f"1, or to be told which are positive: say for example positive={_rarest(counts)!r}."
         )
     negative = tuple(value for value in values if value not in chosen)
     if not negative:
@@ -34,61 +97,69 @@ def resolve(path: str, name: str, counts: dict[Value, int], positive: Any) -> Ta
             f"positive={positive!r} names every value of {name!r} in {path}: expected some to be "
             "negative; AUC needs both."
         )
-    return Target(name, tuple(value for value in values if value in chosen), negative)
+    return Target(name, tuple(sorted(chosen)), negative)
 
 
-def labels_of(path: str, target: Target, values: list[Value]) -> list[bool]:
-    """Which of the values are positive, by what training knew."""
+def positives_of(path: str, target: Target, values: Collection[str], positive: Any) -> list[bool]:
+    """Which labels are positive: by `positive` if it is said, else by what training knew."""
+    if positive is not None:
+        wanted = _wanted(positive)
+        return [value in wanted for value in values]
     for value in values:
-        two = len(target.positive) == len(target.negative) == 1
-        if two and value not in (*target.positive, *target.negative):
+        if value not in (*target.positive, *target.negative):
             raise ValueError(
-                f"{path}, column {target.name!r}: got the value {value!r}, expected "
-                f"{target.positive[0]!r} or {target.negative[0]!r} as in training."
+                f"{path}, column {target.name!r}: got the value {value!r}, expected one of those "
+                f"in training, {_listed((*target.positive, *target.negative))}; say "
+                f"positive={list(target.positive)!r} to take all others for negative."
             )
     return [value in target.positive for value in values]
 
 
-def _known(values: list[Value]) -> set[Value] | None:
-    if values in ([0, 1], [-1, 1]):
-        return {1.0}
-    if sorted(str(value).lower() for value in values) == ["false", "true"]:
-        return {value for value in values if str(value).lower() == "true"}
-    return None
+def _known(values: list[str]) -> set[str] | None:
+    if values in (["0", "1"], ["-1", "1"]):
+        return {"1"}
+    return {"true"} if values == ["false", "true"] else None
 
 
-def _named(path: str, name: str, values: list[Value], positive: Any) -> set[Value]:
-    listed = isinstance(positive, Collection) and not isinstance(positive, str)
-    wanted = list(positive) if listed else [positive]
+def _wanted(positive: Any) -> set[str]:
+    if hasattr(positive, "tolist"):  # an array or a tensor, perhaps of one number
+        positive = positive.tolist()
+    listed = isinstance(positive, Collection) and not isinstance(positive, str | bytes)
+    wanted = {label(value) for value in (positive if listed else [positive])}
     if not wanted:
-        raise ValueError(f"positive={positive!r}: expected at least one value of {name!r}.")
-    known = {_plain(value): value for value in values}
-    for value in wanted:
-        if _plain(value) not in known:
-            raise ValueError(
-                f"positive={value!r} is no value of {name!r} in {path}, which has "
-                f"{', '.join(map(repr, values[:10]))}; name one of these."
-            )
-    return {known[_plain(value)] for value in wanted}
+        raise ValueError("positive=[]: expected at least one value of the target.")
+    return wanted
 
 
-def _plain(value: Any) -> Value:
-    """Numbers are equal however they are written; so are true and 1."""
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        return str(value)
+def _named(path: str, name: str, values: list[str], positive: Any) -> set[str]:
+    wanted = _wanted(positive)
+    for value in sorted(wanted - set(values)):
+        raise ValueError(
+            f"positive={value!r} is no value of {name!r} in {path}, which has {_listed(values)}; "
+            "name one of these."
+        )
+    return wanted
 
 
-def _shown(counts: dict[Value, int]) -> str:
+def _missing(array: NDArray[Any]) -> NDArray[np.bool_]:
+    if array.dtype.kind == "f":
+        missing: NDArray[np.bool_] = np.isnan(array)
+        return missing
+    if array.dtype.kind == "O":
+        return np.array([value is None or value != value for value in array.tolist()], bool)
+    return np.zeros(len(array), bool)
+
+
+def _listed(values: Collection[str]) -> str:
+    shown = ", ".join(map(repr, list(values)[:10]))
+    return f"{shown}, ..." if len(values) > 10 else shown
+
+
+def _shown(counts: Mapping[Any, int]) -> str:
     often = sorted(counts.items(), key=lambda item: -item[1])
-    texts = [f"{_tidy(value)!r} ({count} times)" for value, count in often[:5]]
+    texts = [f"{value!r} ({count} times)" for value, count in often[:5]]
     return ", ".join(texts) + (", ..." if len(often) > 5 else "")
 
 
-def _example(counts: dict[Value, int]) -> Any:
-    return _tidy(min(counts.items(), key=lambda item: item[1])[0])
-
-
-def _tidy(value: Value) -> Any:
-    return int(value) if isinstance(value, float) and value.is_integer() else value
+def _rarest(counts: Mapping[Any, int]) -> str:
+    return str(min(counts.items(), key=lambda item: item[1])[0])
