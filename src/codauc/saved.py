@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as as_bytes
-from torch import nn
+from torch import Tensor, nn
 
 from codauc.checks import known_arguments
 from codauc.data import Encoder
-from codauc.models import build
+from codauc.models.base import Model
+from codauc.models.build import MODELS, build
 from codauc.version import __version__
 
 _KEY = "codauc"
@@ -34,25 +37,31 @@ def save_model(
 
     The file is complete or not there: it is written under another name, synced and renamed.
     """
-    name = getattr(model, "model_name", None)
+    described = isinstance(model, Model)
     about = {
         "version": __version__,
-        "model": None if name is None else {"name": name, "arguments": model.arguments},
+        "model": {"name": model.model_name, "arguments": model.arguments} if described else None,
         "encoder": None if encoder is None else encoder.to_dict(),
     }
     # copies, since safetensors refuses tensors that share memory, as tied weights do
     tensors = {key: tensor.detach().cpu().clone() for key, tensor in model.state_dict().items()}
     data = as_bytes({k: t.contiguous() for k, t in tensors.items()}, {_KEY: json.dumps(about)})
-    target = Path(path)
-    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
+    target = Path(path).resolve()  # a link stays one
+    partial = target.with_name(f".codauc-{os.getpid()}.partial")
     try:
         with partial.open("wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
         partial.replace(target)
+    except OSError as error:
+        raise OSError(
+            error.errno,
+            f"the model was not saved as {target}: {error.strerror}; what was there is as it was",
+        ) from error
     finally:
-        partial.unlink(missing_ok=True)
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
 
 
 @known_arguments
@@ -72,38 +81,58 @@ def load_model(path: str | os.PathLike[str], model: nn.Module | None = None) -> 
         with safe_open(path, framework="pt") as file:
             about = json.loads((file.metadata() or {}).get(_KEY, "null"))
             weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError, json.JSONDecodeError) as error:
+    except (SafetensorError, OSError, json.JSONDecodeError, RecursionError) as error:
         raise ValueError(f"{path} cannot be read as a saved model: {error}.") from error
     if not isinstance(about, dict):
         raise ValueError(
             f"{path} has weights alone: expected a file of save_model; use "
             "codauc.models.load_pretrained to load weights into a model."
         )
-    model = _built(path, about.get("model")) if model is None else model
-    _load(path, model, weights)
-    encoder = about.get("encoder")
-    return Saved(model.eval(), None if encoder is None else Encoder.from_dict(encoder))
+    if model is None:
+        with torch.device("meta"):  # without memory: a file may describe a network of any size
+            _check(path, _built(path, about.get("model")).to(_floating(weights)), weights)
+        model = _built(path, about.get("model")).to(_floating(weights))
+    _check(path, model, weights)
+    model.load_state_dict(weights)
+    try:
+        plain = about.get("encoder")
+        encoder = None if plain is None else Encoder.from_dict(plain)
+    except ValueError as error:
+        raise ValueError(f"{path} cannot be read as a saved model: {error}") from error
+    return Saved(model.eval(), encoder)
 
 
 def _built(path: Any, description: Any) -> nn.Module:
-    if not isinstance(description, dict) or ":" in str(description.get("name")):
-        name = description["name"] if isinstance(description, dict) else "a model of its own kind"
+    known = isinstance(description, dict) and str(description.get("name")) in MODELS
+    if not known:
+        name = description.get("name") if isinstance(description, dict) else "a network of its own"
         raise ValueError(
             f"{path} holds {name}, which is not one of codauc.models: expected model=..., built "
             "as it was; loading a file imports nothing."
         )
-    return build(description["name"], **description["arguments"])
+    try:
+        return build(description["name"], **description["arguments"])
+    except (ValueError, TypeError, KeyError, RuntimeError, MemoryError) as error:
+        raise ValueError(
+            f"{path} describes a network that cannot be built ({error}): it was changed."
+        ) from error
 
 
-def _load(path: Any, model: nn.Module, weights: dict[str, Any]) -> None:
+def _floating(weights: dict[str, Tensor]) -> torch.dtype:
+    """The type of the weights."""
+    return next((t.dtype for t in weights.values() if t.is_floating_point()), torch.float32)
+
+
+def _check(path: Any, model: nn.Module, weights: dict[str, Tensor]) -> None:
+    """Raise where the weights are not those of this model."""
     own = model.state_dict()
     for name in sorted(own.keys() ^ weights.keys()):
         where = "lacks" if name in own else "has also"
         raise ValueError(f"{path} {where} {name}: expected the weights of this model.")
     for name, tensor in own.items():
-        if tensor.shape != weights[name].shape:
+        found = weights[name]
+        if (tensor.shape, tensor.dtype) != (found.shape, found.dtype):
             raise ValueError(
-                f"{path} has {name} of shape {list(weights[name].shape)}: expected "
-                f"{list(tensor.shape)}; build the model as it was."
+                f"{path} has {name} of shape {list(found.shape)} and {found.dtype}: expected "
+                f"{list(tensor.shape)} and {tensor.dtype}; build the model as it was."
             )
-    model.load_state_dict(weights)

@@ -1,6 +1,7 @@
 """Bad files get an error that names the file, the column or the row; nothing is written."""
 
 import contextlib
+import json
 import math
 
 import numpy as np
@@ -350,5 +351,83 @@ def test_a_model_file_that_is_damaged_or_foreign_is_refused(tmp_path):
     with pytest.raises(ValueError, match="expected model="):
         codauc.load_model(path)
     assert codauc.load_model(path, torch.nn.Linear(2, 1)).encoder is None
-    with pytest.raises(ValueError, match=r"weight of shape \[1, 2\]: expected \[1, 3\]"):
+    with pytest.raises(ValueError, match=r"weight of shape \[1, 2\] and .*: expected \[1, 3\]"):
         codauc.load_model(path, torch.nn.Linear(3, 1))
+
+
+def test_a_model_that_cannot_be_saved_leaves_what_was_there(tmp_path):
+    model = codauc.models.MLP(inputs=2)
+    with pytest.raises(OSError, match=r"was not saved as .*missing.*No such file"):
+        codauc.save_model(tmp_path / "missing" / "m.safetensors", model)
+    with pytest.raises(OSError, match="was not saved"):
+        codauc.save_model(tmp_path, model)
+    codauc.save_model(tmp_path / "real.safetensors", model)
+    (tmp_path / "link").symlink_to("real.safetensors")
+    codauc.save_model(tmp_path / "link", model)
+    assert (tmp_path / "link").is_symlink()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "real.safetensors"]
+
+
+def tampered(path, change):
+    """Change what a saved model says of itself."""
+    data = path.read_bytes()
+    size = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + size])
+    about = json.loads(header["__metadata__"]["codauc"])
+    header["__metadata__"]["codauc"] = json.dumps(change(about))
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + data[8 + size :])
+
+
+def model_of(**model):
+    return lambda about: {**about, "model": {**about["model"], **model}}
+
+
+def encoder_of(**encoder):
+    return lambda about: {**about, "encoder": {**about["encoder"], **encoder}}
+
+
+NUMBER = {"name": "a", "mean": 0.0, "std": 1.0, "flagged": False}
+CHANGES = {
+    "an import path": (
+        model_of(name="os:system", arguments={"command": "touch ran"}),
+        "imports nothing",
+    ),
+    "a module": (model_of(name="subprocess:run"), "imports nothing"),
+    "another network": (model_of(name="convnet", arguments={}), "lacks|has also"),
+    "a giant": (
+        model_of(arguments={"inputs": 2, "widths": [10**9, 10**9]}),
+        "shape|cannot be built",
+    ),
+    "odd arguments": (model_of(arguments=[1, 2]), "cannot be built"),
+    "unknown arguments": (model_of(arguments={"inputs": 2, "x": 1}), "cannot be built"),
+    "no arguments": (lambda about: {**about, "model": {"name": "mlp"}}, "cannot be built"),
+    "no model": (lambda about: {**about, "model": 5}, "expected model="),
+    "nothing": (lambda about: None, "weights alone"),
+    "odd encoder": (lambda about: {**about, "encoder": 5}, "encoder that cannot be read"),
+    "odd mean": (encoder_of(numbers=[{**NUMBER, "mean": "x"}]), "mean='x'"),
+    "zero std": (encoder_of(numbers=[{**NUMBER, "std": 0}]), "std=0"),
+    "odd labels": (
+        encoder_of(target={"name": "y", "positive": "1", "negative": ["0"]}),
+        "positive='1'",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_changed_model_file_is_refused_and_runs_nothing(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    change, message = CHANGES[name]
+    encoder = read_table(GOOD, "y").encoder
+    codauc.save_model("m.safetensors", codauc.models.MLP(inputs=2), encoder)
+    tampered(tmp_path / "m.safetensors", change)
+    with pytest.raises(ValueError, match=message) as caught:
+        codauc.load_model("m.safetensors")
+    assert "m.safetensors" in str(caught.value)
+    assert [path.name for path in tmp_path.iterdir()] == ["m.safetensors"]
+
+
+def test_a_float64_model_comes_back_as_one(tmp_path):
+    codauc.save_model(tmp_path / "m.safetensors", codauc.models.MLP(inputs=2).double())
+    model = codauc.load_model(tmp_path / "m.safetensors").model
+    assert next(model.parameters()).dtype == torch.float64

@@ -1,8 +1,10 @@
 """Claims about rows from anywhere, balanced batches, augmentation and reading ahead."""
 
+import tracemalloc
 from itertools import islice
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from hypothesis import given, settings
@@ -200,14 +202,23 @@ def test_balanced_training_is_as_good_and_a_wrong_ratio_is_told():
             "rows has 20: expected numbers from 0 to 19",
         ),
         (lambda: Batches(X, Y, rows=torch.tensor([-1])), "rows has -1"),
-        (lambda: Batches(X, Y, rows=torch.tensor([])), "rows of torch.float32"),
+        (lambda: Batches(X, Y, rows=torch.tensor([0.5])), "rows of torch.float32"),
+        (lambda: Batches(X, Y, rows=[]), "0 numbers"),
+        (lambda: Batches(X, Y, augment=Flip), "expected a function"),
+        (lambda: Batches({"a": 1}, Y), "got dict"),
+        (lambda: Batches(X, torch.tensor(1)), "y 1: expected equally many"),
         (lambda: Batches(X, Y, rows=torch.tensor([], dtype=torch.int64)), "0 numbers"),
         (lambda: Batches(X, Y, balanced=1.0), "balanced=1.0.*for example 0.5"),
         (lambda: Batches(X, Y, balanced=0.5, batch_size=1), "at least 2"),
         (lambda: Batches(X, torch.zeros(20), balanced=0.5), "0 positives of 20.*both classes"),
         (lambda: Batches(Squares(), balanced=0.5), "balanced without y"),
         (lambda: Batches(iter([1]), Y), "list_iterator.*codauc.data.Stream"),
-        (lambda: next(Batches([(1.0, 2, 3)] * 4)), "expected a pair"),
+        (lambda: next(Batches([(X[0], 2, 3)] * 4)), "expected a pair"),
+        (
+            lambda: Batches([[1.0, 2.0], [3.0, 4.0]], torch.tensor([0, 1])),
+            "list of numbers.*torch.tensor",
+        ),
+        (lambda: Batches(pd.DataFrame({"a": [1.0]}), torch.tensor([0])), "DataFrame.*read_table"),
         (lambda: next(Batches([("text", 1)] * 4)), "inputs of type str.*transform"),
         (lambda: Batches(np.array(["a"]), torch.zeros(1)), "expected numbers"),
         (lambda: Batches(X, Y, balance=0.5), "did you mean 'balanced'"),
@@ -263,3 +274,68 @@ def test_samples_on_disk_are_read_in_blocks(tmp_path):
     assert batches.x.block == (1 << 20) // 4000
     assert batches.rows.tolist() == list(range(1, 4000, 2))
     assert Batches(np.zeros((5, 2)), torch.zeros(5)).x.block is None
+
+
+class Moody(Squares):
+    """A data set of which a sample cannot be read at first."""
+
+    def __init__(self):
+        self.failed = False
+
+    def __getitem__(self, i):
+        if i == 7 and not self.failed:
+            self.failed = True
+            raise OSError("the disk is away")
+        return super().__getitem__(i)
+
+
+def test_a_sample_that_cannot_be_read_does_not_end_the_batches():
+    moody, expected = Batches(Moody(), None, 6), Batches(Squares(), None, 6)
+    batches = []
+    while len(batches) < 8:
+        try:
+            batches.append(next(moody))
+        except OSError:
+            state = moody.state_dict()
+            assert state["index"] == sum(len(x) for x, _ in batches)
+    for x, y in batches:
+        for one, other in zip((x, y), next(expected), strict=True):
+            assert torch.equal(one, other)
+
+
+class Chance(Dataset):
+    """A data set with chance of its own."""
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, i):
+        return torch.rand(1), 0
+
+
+def test_chance_of_a_data_set_read_ahead_depends_on_seed_and_worker():
+    def first(**options):
+        return next(Batches(Chance(), None, 3, loaders=1, **options))[0].tolist()
+
+    assert first(seed=0) == first(seed=0)
+    assert first(seed=0) != first(seed=1)
+    assert first(seed=0) != first(seed=0, worker=1)
+
+
+@pytest.mark.parametrize("layout", [np.asfortranarray, lambda x: x[:, ::2], lambda x: x[::2]])
+def test_an_array_of_any_layout_is_not_copied_for_a_batch(layout):
+    x = layout(np.random.default_rng(0).random((40_000, 100), np.float32))
+    batches = Batches(x, torch.zeros(len(x)), 16)
+    next(batches)
+    tracemalloc.start()
+    inputs, _ = next(batches)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert inputs.is_contiguous()
+    assert peak < 1e6  # of 8 to 16 MB
+
+
+def test_a_balanced_position_of_other_labels_is_refused():
+    state = Batches(X, Y, 6, balanced=0.5).state_dict()
+    with pytest.raises(ValueError, match="decks="):
+        Batches(X, ~Y, 6, balanced=0.5).load_state_dict(state)

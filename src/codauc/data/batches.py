@@ -79,6 +79,11 @@ class Batches(Iterator[tuple[Tensor, Tensor]]):
         self.rows = None if rows is None else _numbers(rows, len(self.x))
         if self.rows is not None and self.x.block is not None:
             self.rows = self.rows.sort().values  # neighbours on the disk
+        if augment is not None and (not callable(augment) or isinstance(augment, type)):
+            raise ValueError(
+                f"augment={augment!r}: expected a function of a batch and a generator, such as "
+                "Flip()."
+            )
         self.augment = augment
         self.sampled_ratio: float | None = None
         self._order = self._planned(balanced)
@@ -111,10 +116,13 @@ class Batches(Iterator[tuple[Tensor, Tensor]]):
         return self.position.at
 
     def __next__(self) -> tuple[Tensor, Tensor]:
-        x, y, after = next(self._feed)
+        try:
+            x, y, after = next(self._feed)
+        except BaseException:  # a sample that cannot be read does not end the batches
+            self._move(self.position)
+            raise
         if self.augment is not None:
-            key = (5, self.worker, *self.position)
-            x = self.augment(x, generator(np.random.SeedSequence(self.seed, spawn_key=key)))
+            x = self.augment(x, self._generator(5, self.position))
         self.position = after
         return x, y
 
@@ -128,6 +136,8 @@ class Batches(Iterator[tuple[Tensor, Tensor]]):
         The data must have the same length, and the seed, the worker and the batch size must be
         the same, or other batches would follow.
         """
+        if not isinstance(state, Mapping):
+            raise ValueError(f"state: got {type(state).__name__}, expected what state_dict() gave.")
         for name, value in {"epoch": 0, "index": 0, **self._identity()}.items():
             if name not in state:
                 raise ValueError(
@@ -154,6 +164,7 @@ class Batches(Iterator[tuple[Tensor, Tensor]]):
             "rows": 0 if self.rows is None else zlib.crc32(self.rows.numpy().tobytes()),
             "batch_size": self.batch_size,
             "positives": drawn,
+            "decks": self._order.checksum if isinstance(self._order, Balanced) else 0,
             "seed": self.seed,
             "worker": self.worker,
         }
@@ -161,6 +172,11 @@ class Batches(Iterator[tuple[Tensor, Tensor]]):
     def _move(self, position: Position) -> None:
         self.position = position
         self._feed = self._read_ahead(position) if self.loaders else self._read(position)
+
+    def _generator(self, purpose: int, position: Position) -> torch.Generator:
+        """Chance that depends on (seed, worker, position) alone."""
+        key = (purpose, self.worker, *position)
+        return generator(np.random.SeedSequence(self.seed, spawn_key=key))
 
     def _read(self, position: Position) -> Iterator[Fetched]:
         fetch = _Fetch(self.x, self.y, self.rows)
@@ -173,7 +189,8 @@ class Batches(Iterator[tuple[Tensor, Tensor]]):
             batch_size=None,
             sampler=self._order.plan(position),
             num_workers=self.loaders,
-            generator=torch.Generator(),  # it seeds the processes, and must not be the global one
+            # it seeds the processes, for data sets with chance of their own; never the global one
+            generator=self._generator(11, position),
         )
         return iter(loader)
 
@@ -203,9 +220,9 @@ def _checked(x: Rows, y: Tensor | None) -> tuple[Rows, Tensor | None]:
     if y is None:
         return x, None
     y = torch.as_tensor(y)
-    if len(x) != len(y):
+    if not y.dim() or len(x) != len(y):
         raise ValueError(
-            f"x has {len(x)} samples and y {len(y)}: expected equally many; "
+            f"x has {len(x)} samples and y {len(y) if y.dim() else 1}: expected equally many; "
             "give one label per sample."
         )
     return x, y
@@ -213,13 +230,13 @@ def _checked(x: Rows, y: Tensor | None) -> tuple[Rows, Tensor | None]:
 
 def _numbers(rows: Tensor, count: int) -> Tensor:
     numbers = torch.as_tensor(rows)
+    if not numbers.numel():
+        raise ValueError("rows has 0 numbers: expected at least 1; give this worker a shard.")
     if numbers.dim() != 1 or numbers.dtype not in (torch.int64, torch.int32):
         raise ValueError(
             f"rows of {numbers.dtype} and shape {list(numbers.shape)}: expected the numbers of "
             "this worker's samples, such as even_shards(...)[rank]."
         )
-    if not len(numbers):
-        raise ValueError("rows has 0 numbers: expected at least 1; give this worker a shard.")
     low, high = (int(limit) for limit in torch.aminmax(numbers))
     if low < 0 or high >= count:
         raise ValueError(

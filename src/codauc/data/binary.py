@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from codauc.checks import known_arguments, real, whole
@@ -52,10 +53,27 @@ def binarise(
 def _classes(labels: Tensor | Sequence[str]) -> tuple[list[Any], Tensor]:
     """The classes in their order, and which of them each label is."""
     if isinstance(labels, Tensor):
+        if bool(labels.isnan().any()):
+            raise ValueError("labels hold NaN: expected a class for each sample; leave those out.")
         classes, which = torch.unique(labels, return_inverse=True)
         return classes.tolist(), which
-    names, places = np.unique(np.asarray(labels), return_inverse=True)
+    names, places = np.unique(one_kind("labels", labels), return_inverse=True)
     return names.tolist(), torch.from_numpy(places)
+
+
+def one_kind(name: str, values: Any) -> NDArray[Any]:
+    """Names as an array; an error if texts and numbers are mixed, or one is missing."""
+    if isinstance(values, str) or not hasattr(values, "__len__"):
+        raise ValueError(f"{name}={values!r}: expected a list, one for each sample.")
+    if isinstance(values, np.ndarray) and values.dtype.kind != "O":
+        return values
+    kinds = {type(value) for value in (values.tolist() if hasattr(values, "tolist") else values)}
+    if len(kinds) > 1 or type(None) in kinds:
+        found = ", ".join(sorted(kind.__name__ for kind in kinds))
+        raise ValueError(
+            f"{name} hold {found}: expected one kind, such as texts, and none missing."
+        )
+    return np.asarray(values)
 
 
 def _chosen(positive: Collection[int | str] | str, present: list[Any]) -> set[Any]:
@@ -67,6 +85,8 @@ def _chosen(positive: Collection[int | str] | str, present: list[Any]) -> set[An
                 f"positive={positive!r}: expected a collection of classes or 'half'; {hint}"
             )
         return set(present[: len(present) // 2])
+    if hasattr(positive, "tolist"):
+        positive = positive.tolist()
     if not isinstance(positive, Collection):
         raise ValueError(
             f"positive={positive!r}: expected a collection of classes; write [{positive!r}]."

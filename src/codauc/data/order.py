@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -82,6 +83,7 @@ class Balanced:
         self.batch_size, self.seed, self.worker = batch_size, seed, worker
         lengths = [-(-len(deck) // hand) for deck, hand in zip(self.decks, self.hands, strict=True)]
         self.epoch_length = max(lengths) * batch_size
+        self.checksum = zlib.crc32(positive.numpy().tobytes())
 
     def plan(self, position: Position) -> Plan:
         """The batches that follow a position."""

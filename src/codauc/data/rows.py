@@ -60,10 +60,11 @@ class ArrayRows(Rows):
         return len(self.x)
 
     def gather(self, indices: Tensor) -> Tensor:
-        """One `take`, then a conversion where the array has another type."""
-        # a plain view: numpy's memmap would make each batch one too, at some cost
-        taken = self.x.view(np.ndarray).take(indices.numpy(), axis=0)
-        return torch.from_numpy(taken.astype(np.float32, copy=False))
+        """One gather, then a conversion where the array has another type."""
+        # A plain view: numpy's memmap would make each batch one too, at some cost. And no `take`:
+        # it first copies the whole of an array that is not in C order.
+        taken = self.x.view(np.ndarray)[indices.numpy()]
+        return torch.from_numpy(taken.astype(np.float32, order="C", copy=False))
 
 
 def block_of(x: NDArray[Any]) -> int | None:
@@ -124,9 +125,19 @@ def as_rows(x: Any) -> Rows:
         return TensorRows(x)
     if isinstance(x, np.ndarray):
         return ArrayRows(x)
-    if hasattr(x, "__getitem__") and hasattr(x, "__len__"):
+    numbers = isinstance(x, list | tuple) and len(x) > 0 and _only_numbers(x[0])
+    sized = hasattr(x, "__getitem__") and hasattr(x, "__len__") and not hasattr(x, "columns")
+    if sized and not numbers and not isinstance(x, dict | str):
         return DatasetRows(x)
     raise ValueError(
-        f"x: got {type(x).__name__}, expected a tensor, a numpy array, a map-style data set "
-        "(with a length and items) or codauc.data.Rows; use codauc.data.Stream for an iterable."
+        f"x: got {type(x).__name__}{' of numbers' if numbers else ''}, expected a tensor, a numpy "
+        "array, a map-style data set (with a length and items) or codauc.data.Rows; use "
+        "torch.tensor for numbers, read_table for a frame, codauc.data.Stream for an iterable."
     )
+
+
+def _only_numbers(item: Any) -> bool:
+    """Whether an item is a number or a row of them, which could be taken for (inputs, label)."""
+    if isinstance(item, list | tuple):
+        return all(isinstance(part, int | float) for part in item)
+    return isinstance(item, int | float)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from codauc.checks import known_arguments, real, whole
-from codauc.data.binary import known_positives
+from codauc.data.binary import known_positives, one_kind
 from codauc.data.seeds import generator
 from codauc.group import Group, LocalGroup
 
@@ -46,6 +46,7 @@ def skewed_shards(labels: Tensor, workers: int, concentration: float, seed: int)
     >>> len(torch.cat(shards).unique()), min(len(shard) for shard in shards) > 0
     (1000, True)
     """
+    labels = _labels("labels", labels)
     count, workers, seed = _sizes(len(labels), workers, seed)
     remedy = "use 0.1 for very different shards, 100 for nearly equal ones"
     spread = real("concentration", concentration, above=0, remedy=remedy)
@@ -72,7 +73,7 @@ def silo_shards(silos: Sequence[object] | NDArray[np.generic], workers: int) -> 
     >>> silo_shards(["Ulm", "Bonn", "Ulm", "Bonn", "Ulm"], workers=2)
     [tensor([1, 3]), tensor([0, 2, 4])]
     """
-    names, which = np.unique(np.asarray(silos), return_inverse=True)
+    names, which = np.unique(one_kind("silos", silos), return_inverse=True)
     _, workers, _ = _sizes(len(which), workers, 0)
     if len(names) < workers:
         raise ValueError(
@@ -170,6 +171,16 @@ def shard_counts(labels: Tensor, group: Group | None = None) -> list[ShardCount]
     group = LocalGroup() if group is None else group
     mine = torch.tensor([len(labels), int(known_positives(labels).sum())])
     return [ShardCount(*row) for row in group.gather(mine, "start").tolist()]
+
+
+def _labels(name: str, labels: Tensor) -> Tensor:
+    values = torch.as_tensor(labels)
+    if values.dim() != 1 or bool(values.isnan().any()):
+        raise ValueError(
+            f"{name} of shape {list(values.shape)}{' with NaN' if values.dim() == 1 else ''}: "
+            "expected one label a sample, of shape [N]."
+        )
+    return values
 
 
 def _sizes(count: int, workers: int, seed: int) -> tuple[int, int, int]:

@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from codauc.checks import known_arguments
+from codauc.checks import known_arguments, whole
 from codauc.data.binary import binarise, thin_negatives
 from codauc.data.image_folders import ImageSplit
 from codauc.data.images import Images
@@ -31,6 +31,9 @@ class Task(NamedTuple):
 
     def shard(self, rank: int, workers: int, seed: int) -> Tensor:
         """The numbers of one worker's training images: shuffled by `seed`, evenly split."""
+        rank = whole("rank", rank, least=0, remedy="use group.rank")
+        if rank >= workers:
+            raise ValueError(f"rank={rank} of {workers} workers: expected at most {workers - 1}.")
         return self.rows[even_shards(len(self.rows), workers, seed)[rank]]
 
 
@@ -54,7 +57,5 @@ def binary_task(
     y = binarise(images.train_y, positive)
     # a small test set may lack some of the classes, so it is not asked which there are
     test_y = torch.isin(images.test_y, torch.unique(images.train_y[y]))
-    rows = torch.arange(len(y))
-    if keep_negatives != 1:
-        rows = thin_negatives(y, keep_negatives, seed)
+    rows = thin_negatives(y, keep_negatives, seed)
     return Task(images.train_x, y, rows, images.test_x, test_y)

@@ -182,7 +182,7 @@ class Coder:
 
     def encode(self, raw: Matrix) -> Tensor:
         """Inputs from raw rows."""
-        rows = torch.from_numpy(raw.astype(self.native, copy=False))
+        rows = torch.from_numpy(raw.astype(self.native, order="C", copy=False))
         x = rows[:, : self.numbers].to(self.dtype)
         missing = x.isnan()
         x = torch.addcmul(self.left, x - self.centre, self.scale).float()
@@ -226,4 +226,4 @@ class EncodedRows(Rows):
         """Read and encode some rows."""
         if self.chosen is not None:
             indices = self.chosen.index_select(0, indices)
-        return self.coder.encode(self.matrix.take(indices.numpy(), axis=0))
+        return self.coder.encode(self.matrix[indices.numpy()])
