@@ -98,7 +98,7 @@ def gather_bytes(group: Group, data: bytes, kind: str, device: torch.device) -> 
     lengths = group.gather(mine, kind).flatten().tolist()
     padded = bytearray(data.ljust(max(lengths) or 1))
     rows = group.gather(torch.frombuffer(padded, dtype=torch.uint8).to(device), kind)
-    return [bytes(row[:n].tolist()) for row, n in zip(rows, lengths, strict=True)]
+    return [row[:n].cpu().numpy().tobytes() for row, n in zip(rows, lengths, strict=True)]
 
 
 def _difference(first: Any, other: Any, where: str = "") -> tuple[str, Any, Any]:

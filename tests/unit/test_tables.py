@@ -211,7 +211,7 @@ def shares(source, workers, **options):
 @pytest.mark.parametrize("large", [False, True])
 def test_shares_are_even_disjoint_and_complete(workers, suffix, large, tmp_path, monkeypatch):
     if large:  # a worker then reads blocks of its own
-        monkeypatch.setattr("codauc.data.tables.sources._LARGE", 0)
+        monkeypatch.setattr("codauc.data.tables.sources.LARGE", 0)
     path = write(frame(1000), tmp_path, suffix)
     parts = shares(path, workers, seed=3)
     whole = read_table(path, "ill", positive="yes")
@@ -235,7 +235,7 @@ def test_the_seed_decides_who_gets_what(tmp_path):
 
 
 def test_a_worker_reads_only_its_own_row_groups(tmp_path, monkeypatch):
-    monkeypatch.setattr("codauc.data.tables.sources._LARGE", 0)
+    monkeypatch.setattr("codauc.data.tables.sources.LARGE", 0)
     path = write(frame(1000), tmp_path, ".parquet")
     read = []
     original = codauc.data.tables.files.ParquetTable.read
@@ -343,7 +343,7 @@ def test_an_uncompressed_npz_is_mapped_and_not_read(tmp_path):
 @pytest.mark.parametrize("workers", [2, 3, 16])
 def test_shares_of_an_array_are_disjoint_and_complete(workers, large, tmp_path, monkeypatch):
     if large:
-        monkeypatch.setattr("codauc.data.tables.sources._LARGE", 0)
+        monkeypatch.setattr("codauc.data.tables.sources.LARGE", 0)
         monkeypatch.setattr("codauc.data.tables.sources._BLOCK", 160)
     arrays(tmp_path)
 
@@ -563,7 +563,7 @@ def test_new_arrays_are_not_given_the_labels_of_training(tmp_path):
     [
         (lambda rank: {"seed": rank}, "seed"),
         (lambda rank: {"positive": ["yes", "no"][rank]}, "positive"),
-        (lambda rank: {"keep_negatives": [0.5, 0.6][rank]}, "part"),
+        (lambda rank: {"keep_negatives": [0.5, 0.6][rank]}, "keep_negatives"),
         (lambda rank: {"drop": [["age"], ["age"]][rank], "nan": ["error", "missing"][rank]}, "nan"),
     ],
 )

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
-from itertools import product
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 Batch = Any  # pyarrow.RecordBatch; pyarrow has no types
 
 _CELLS = 1 << 19  # how many values are read at a time: 4 MB of numbers
-_EMPTY = ["", "NA", "N/A", "#N/A", "null", "NULL"]  # texts of a CSV that are missing values
-_SAMPLE = 1 << 20  # bytes of a CSV from which it is told which columns are numbers
-_MOSTLY = 0.9  # the share of numbers from which on a text among them is a mistake
 
 
 def arrow(module: str = "pyarrow") -> Any:
@@ -44,7 +39,7 @@ class TableSource(ABC):
         self.path, self.kinds, self.blocks, self.bytes = path, kinds, blocks, size
         names = list(kinds)
         if blocks is not None and not sum(blocks):
-            raise ValueError(f"{path} has 0 rows: expected some; {_columns(names)}.")
+            raise ValueError(f"{path} has 0 rows: expected some; {listed_columns(names)}.")
 
     @abstractmethod
     def read(self, columns: Sequence[str], block: int | None = None) -> Iterator[Batch]:
@@ -150,73 +145,6 @@ class MemoryTable(TableSource):
         yield from self._table.select(list(columns)).to_batches(rows_at_a_time(len(columns)))
 
 
-class CSVTable(TableSource):
-    """A CSV file, plain or compressed, with a line of names; comma, semicolon or tab between."""
-
-    def __init__(self, path: Path, known: dict[str, str]) -> None:
-        self._path = path
-        self._delimiter = _delimiter(path)
-        with readable(path, "CSV"):
-            names = self._stream([], text=True).schema.names
-            _named(names, path)
-            first = next(iter(self._stream(names, text=True)), None)
-        if first is None or not first.num_rows:
-            raise ValueError(f"{path} has 0 rows: expected some; {_columns(names)}.")
-        self._types = {
-            name: _type(first.column(i), known.get(name)) for i, name in enumerate(names)
-        }
-        kinds = {name: _kind(kind) for name, kind in self._types.items()}
-        super().__init__(str(path), kinds, None, path.stat().st_size)
-
-    def read(self, columns: Sequence[str], block: int | None = None) -> Iterator[Batch]:
-        """All rows."""
-        del block  # there is one
-        pa = arrow()
-        with readable(self._path, "CSV"):
-            try:
-                yield from self._stream(columns, text=False)
-            except pa.ArrowInvalid:
-                self._find_text(columns)
-                raise
-
-    def _stream(self, columns: Sequence[str], *, text: bool) -> Any:
-        pa, reader = arrow(), arrow("pyarrow.csv")
-        types = {name: pa.string() if text else self._types[name] for name in columns}
-        return reader.open_csv(
-            self._path,
-            reader.ReadOptions(use_threads=False, block_size=_SAMPLE),
-            reader.ParseOptions(delimiter=self._delimiter, newlines_in_values=True),
-            reader.ConvertOptions(
-                column_types=types,
-                include_columns=list(columns),
-                null_values=_EMPTY,
-                strings_can_be_null=True,
-            ),
-        )
-
-    def _find_text(self, columns: Sequence[str]) -> None:
-        """Raise with the place of the first text in a column of numbers or times."""
-        pa = arrow()
-        typed = [name for name in columns if self._types[name] != pa.string()]
-        start = 0
-        for batch in self._stream(typed, text=True) if typed else []:
-            found = [
-                (row, name, value)
-                for name, column in zip(typed, batch.columns, strict=True)
-                for row, value in enumerate(column.to_pylist())
-                if value is not None and not _fits(value, self._types[name])
-            ]
-            if found:
-                row, name, value = min(found, key=lambda place: place[0])
-                others = "numbers" if self._types[name] == pa.float64() else "others"
-                raise ValueError(
-                    f"{self.path}, column {name!r}, row {start + row}: got the text {value!r} "
-                    f"among {others}; correct it, leave the cell empty if it is missing, or say "
-                    f"categories=[{name!r}]."
-                )
-            start += batch.num_rows
-
-
 def _with_labels(table: Any, name: str, labels: Any) -> Any:
     pa = arrow()
     if len(labels) != table.num_rows:
@@ -225,25 +153,6 @@ def _with_labels(table: Any, name: str, labels: Any) -> Any:
             "one label a row."
         )
     return table.append_column(name, pa.array(labels))
-
-
-def open_table(path: Path, known: dict[str, str]) -> TableSource:
-    """The table in a file (by its suffix), or in a folder of Parquet files.
-
-    `known` tells of some columns of a CSV whether they are a "number" or a "category".
-    """
-    if not path.exists():
-        raise ValueError(f"{path} does not exist: expected a CSV, Parquet or Arrow file.")
-    if path.is_dir() or path.suffix in (".parquet", ".pq"):
-        return ParquetTable(path)
-    if path.suffix in (".arrow", ".feather", ".ipc"):
-        return ArrowTable(path)
-    if {".csv", ".tsv", ".txt"} & set(path.suffixes[-2:]):
-        return CSVTable(path, known)
-    raise ValueError(
-        f"{path}: expected a name that ends in .csv, .tsv, .csv.gz, .parquet, .arrow, .feather, "
-        ".npy or .npz; rename it to what it is."
-    )
 
 
 def rows_at_a_time(columns: int) -> int:
@@ -262,7 +171,7 @@ def readable(path: Path | str, kind: str) -> Iterator[None]:
             raise
         if "straddling object" in str(error):
             raise ValueError(
-                f"{path} has a row of more than {_SAMPLE >> 20} MB: expected shorter ones; leave "
+                f"{path} has a row of more than {1} MB: expected shorter ones; leave "
                 "long texts out, or look for a quote that is not closed."
             ) from error
         raise ValueError(
@@ -275,7 +184,8 @@ def _line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
 
 
-def _columns(names: Sequence[str]) -> str:
+def listed_columns(names: Sequence[str]) -> str:
+    """The columns, for a message."""
     shown = ", ".join(map(repr, names[:8]))
     more = f", ... ({len(names)} in all)" if len(names) > 8 else ""
     return f"its columns are {shown}{more}" if names else "it has no columns"
@@ -283,16 +193,17 @@ def _columns(names: Sequence[str]) -> str:
 
 def _kinds(schema: Any, path: Path | str) -> dict[str, str]:
     """What the columns are; the index of a frame that was saved is none of them."""
-    _named(schema.names, path)
+    check_names(schema.names, path)
     about = json.loads((schema.metadata or {}).get(b"pandas", b"{}"))
     index = [name for name in about.get("index_columns", []) if isinstance(name, str)]
-    return {field.name: _kind(field.type) for field in schema if field.name not in index}
+    return {field.name: kind_of(field.type) for field in schema if field.name not in index}
 
 
-def _kind(kind: Any) -> str:
+def kind_of(kind: Any) -> str:
+    """What an Arrow type is to us; see `TableSource`."""
     types = arrow("pyarrow.types")
     if types.is_dictionary(kind):
-        return _kind(kind.value_type)
+        return kind_of(kind.value_type)
     texts = ("is_string", "is_large_string", "is_string_view")
     if any(getattr(types, name, lambda _: False)(kind) for name in texts):
         return "category"
@@ -304,7 +215,8 @@ def _kind(kind: Any) -> str:
     return "number" if any(getattr(types, f"is_{name}")(kind) for name in known) else str(kind)
 
 
-def _named(names: Sequence[str], path: Path | str) -> None:
+def check_names(names: Sequence[str], path: Path | str) -> None:
+    """Raise where a name is missing or comes twice."""
     twice = next((name for i, name in enumerate(names) if name in names[:i]), None)
     if twice is not None:
         raise ValueError(f"{path} has two columns {twice!r}: expected names that differ.")
@@ -339,56 +251,3 @@ def _same(schema: Any, other: Any, first: Path, file: Path) -> Any:
     raise ValueError(
         f"{file} and {first} differ in columns ({what}): expected the same in every file."
     )
-
-
-def _type(column: Any, known: str | None) -> Any:
-    """What the texts of a column are; `known` is what is said of it."""
-    pa = arrow()
-    if known == "category":
-        return pa.string()
-    values = [value for value in column.to_pylist() if value is not None]
-    if sum(map(_is_number, values)) >= _MOSTLY * len(values):
-        return pa.float64()
-    if all(value.lower() in ("true", "false") for value in values):
-        return pa.bool_()
-    for unit, zone in product(("us", "ns"), (None, "UTC")):
-        with suppress(pa.ArrowInvalid):
-            column.cast(pa.timestamp(unit, zone))
-            return pa.timestamp(unit, zone)
-    # of a column that was numbers the text is found, and told, when it is read
-    return pa.string() if known is None else pa.float64()
-
-
-def _fits(text: str, kind: Any) -> bool:
-    pa = arrow()
-    if kind == pa.float64():
-        return _is_number(text)
-    if kind == pa.bool_():
-        return text.lower() in ("true", "false", "0", "1")
-    with suppress(pa.ArrowInvalid):
-        pa.scalar(text).cast(kind)
-        return True
-    return False
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return "_" not in text and text.isascii()
-
-
-def _delimiter(path: Path) -> str:
-    """What stands between the names in the first line."""
-    if path.suffix not in (".csv", ".tsv", ".txt", ".gz"):
-        raise ValueError(f"{path}: expected a CSV file, plain or with .gz; unpack it first.")
-    opener: Any = gzip.open if path.suffix == ".gz" else open
-    with readable(path, "CSV"):
-        try:
-            with opener(path, "rt", encoding="utf-8-sig", newline="") as file:
-                line = file.readline()
-        except UnicodeDecodeError as error:
-            raise ValueError(f"{path} is not UTF-8 text: save it as UTF-8 ({error}).") from error
-    counts = {mark: line.count(mark) for mark in ",;\t"}
-    return max(counts, key=lambda mark: counts[mark])

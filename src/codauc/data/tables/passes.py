@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,11 +23,10 @@ from codauc.data.tables.columns import (
 from codauc.data.tables.encoder import Columns, Encoder
 from codauc.data.tables.files import arrow, rows_at_a_time
 from codauc.data.tables.packed import Coder, EncodedRows, Packer
+from codauc.data.tables.roles import Progress
 from codauc.data.tables.selection import Selection
 from codauc.data.tables.summary import Moments, Summary
 from codauc.data.tables.target import Labels
-
-Progress = Callable[[int], object]  # told how many rows were read
 
 _TEXTS = 100_000  # different texts from which on a column is no category
 

@@ -20,13 +20,13 @@ from codauc.data.rows import Rows
 from codauc.data.shards import ShardCount, even_shards, silo_shards, skewed_shards
 from codauc.data.tables.encoder import Encoder, Target, fit
 from codauc.data.tables.passes import Pass
-from codauc.data.tables.sources import Options, Source, label_summary, open_source
+from codauc.data.tables.roles import LARGE, Options
+from codauc.data.tables.sources import Source, label_summary, open_source
 from codauc.data.tables.summary import Moments, Summary, Value, of_all
 from codauc.data.tables.target import Labels, positives_of, resolve
 from codauc.group import Group, LocalGroup
 
 _RARE = 5  # texts that occur less often are as good as unseen
-_MEMORY = 1 << 28
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def read_table(
     skew: float | None = None,
     own: bool = False,
     nan: str = "error",
-    memory: int = _MEMORY,
+    memory: int = LARGE,
     folder: str | os.PathLike[str] | None = None,
     progress: Callable[[int], object] | None = None,
 ) -> Table:
@@ -164,7 +164,7 @@ def _compare(
 class _Shares(NamedTuple):
     """Shares that need to know every row's label or silo before."""
 
-    part: float
+    keep_negatives: float
     silo: str | None
     skew: float | None
     own: bool
@@ -173,15 +173,17 @@ class _Shares(NamedTuple):
     @property
     def need_labels(self) -> bool:
         """Whether the labels of all rows must be known."""
-        return self.part < 1 or self.skew is not None
+        return self.keep_negatives < 1 or self.skew is not None
 
     def of(self, opened: Source, labels: Tensor | None, group: Group) -> Tensor:
         """The numbers of a worker's rows, in the file's order."""
         silos = None if self.silo is None else opened.silos(self.silo)
         count = len(silos) if labels is None else len(labels)  # type: ignore[arg-type]
         kept = torch.arange(count)
-        if labels is not None and self.part < 1 and not labels.all():  # a silo may lack negatives
-            kept = thin_negatives(labels, self.part, self.seed)
+        if (
+            labels is not None and self.keep_negatives < 1 and not labels.all()
+        ):  # a silo may lack negatives
+            kept = thin_negatives(labels, self.keep_negatives, self.seed)
         if self.own:
             return kept
         if silos is not None:

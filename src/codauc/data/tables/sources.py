@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,31 +15,17 @@ from torch import Tensor
 from codauc.data.shards import Piece, block_shards, dealt, even_shards
 from codauc.data.tables.arrays import Array, open_array, open_arrays
 from codauc.data.tables.columns import Integers, targets_of, texts_of
-from codauc.data.tables.encoder import Columns, Encoder
-from codauc.data.tables.files import MemoryTable, TableSource, open_table
+from codauc.data.tables.csv_files import CSVTable
+from codauc.data.tables.encoder import Columns
+from codauc.data.tables.files import ArrowTable, MemoryTable, ParquetTable, TableSource
 from codauc.data.tables.packed import Packer, Vocabulary
-from codauc.data.tables.passes import ArrayPass, Pass, Progress, TablePass
+from codauc.data.tables.passes import ArrayPass, Pass, TablePass
+from codauc.data.tables.roles import LARGE, Options, columns_of, no_column, same_columns
 from codauc.data.tables.selection import Selection
 from codauc.data.tables.summary import Moments, Summary
 from codauc.data.tables.target import Labels
 
-_LARGE = 1 << 28  # bytes from which on a worker reads only blocks of its own
 _BLOCK = 1 << 20  # bytes of a block of an array
-
-
-@dataclass(frozen=True)
-class Options:
-    """How a source is read."""
-
-    target: Any = None
-    encoder: Encoder | None = None
-    categories: tuple[str, ...] = ()
-    drop: tuple[str, ...] = ()
-    silo: str | None = None
-    nan: str = "error"
-    memory: int = _LARGE
-    folder: Path | None = None
-    progress: Progress | None = None
 
 
 class Source(ABC):
@@ -77,7 +61,7 @@ class FromTable(Source):
 
     def __init__(self, table: TableSource, options: Options) -> None:
         self.table, self.path, self.options = table, table.path, options
-        self.columns = _columns(table, options)
+        self.columns = columns_of(table, options)
 
     def targets(self) -> tuple[Labels, Tensor]:
         """From the column of the target alone."""
@@ -112,7 +96,7 @@ class FromTable(Source):
         blocks = self.table.blocks
         if blocks is not None:
             _enough(self.path, sum(blocks), workers)
-        if blocks is not None and self.table.bytes > _LARGE and len(blocks) >= workers:
+        if blocks is not None and self.table.bytes > LARGE and len(blocks) >= workers:
             return self._pass(Selection(self.table, block_shards(blocks, workers, seed)[rank]))
 
         def mask(start: int, count: int) -> Any:
@@ -162,7 +146,7 @@ class FromArray(Source):
         names = tuple(str(i) for i in range(array.shape[1]))
         self.columns = Columns(names, (), None if labels is None else labels[0])
         if options.encoder is not None:
-            _same_columns(path, options.encoder, self.columns, self.shape)
+            same_columns(path, options.encoder, self.columns, self.shape)
 
     def targets(self) -> tuple[Labels, Tensor]:
         """From the array of labels."""
@@ -185,7 +169,7 @@ class FromArray(Source):
         _enough(self.path, count, workers)
         if workers == 1:
             return self.some(None)
-        if self.array.nbytes <= _LARGE:
+        if self.array.nbytes <= LARGE:
             return self.some(even_shards(count, workers, seed)[rank].sort().values)
         rows = max(_BLOCK * count // self.array.nbytes, 1)
         blocks = [min(rows, count - start) for start in range(0, count, rows)]
@@ -207,6 +191,25 @@ class FromArray(Source):
         if self.labels is not None:
             done.label(Labels(self.path, self.labels[0]), self.labels[1])
         return done
+
+
+def open_table(path: Path, known: dict[str, str]) -> TableSource:
+    """The table in a file (by its suffix), or in a folder of Parquet files.
+
+    `known` tells of some columns of a CSV whether they are a "number" or a "category".
+    """
+    if not path.exists():
+        raise ValueError(f"{path} does not exist: expected a CSV, Parquet or Arrow file.")
+    if path.is_dir() or path.suffix in (".parquet", ".pq"):
+        return ParquetTable(path)
+    if path.suffix in (".arrow", ".feather", ".ipc"):
+        return ArrowTable(path)
+    if {".csv", ".tsv", ".txt"} & set(path.suffixes[-2:]):
+        return CSVTable(path, known)
+    raise ValueError(
+        f"{path}: expected a name that ends in .csv, .tsv, .csv.gz, .parquet, .arrow, .feather, "
+        ".npy or .npz; rename it to what it is."
+    )
 
 
 def open_source(source: Any, options: Options) -> Source:
@@ -284,7 +287,7 @@ def _npz(path: Path, options: Options) -> tuple[Array, tuple[str, Array] | None]
     if target is not None and not isinstance(target, str):
         raise ValueError(f"target for {path}: expected the name of one of its arrays, a text.")
     if target is not None and target not in arrays:
-        raise ValueError(_no_column(str(path), target, list(arrays)))
+        raise ValueError(no_column(str(path), target, list(arrays)))
     labels = None if target is None else (target, arrays.pop(target))
     if len(arrays) != 1:
         raise ValueError(
@@ -308,102 +311,6 @@ def _check_array(path: str, array: Array, labels: tuple[str, Array] | None) -> N
             f"{path} has {len(array)} rows and the labels the shape {list(labels[1].shape)}: "
             "expected one label a row."
         )
-
-
-def _columns(table: TableSource, options: Options) -> Columns:
-    """Which columns are numbers, categories, the target and none of these."""
-    kinds, path, encoder, target = table.kinds, table.path, options.encoder, options.target
-    named = [*options.drop, *options.categories, *([options.silo] if options.silo else [])]
-    for name in [*named, *([target] if encoder is None else [])]:
-        if name not in kinds:
-            raise ValueError(_no_column(path, str(name), list(kinds)))
-    out = {*options.drop, target, options.silo}
-    if encoder is not None:
-        out |= {*encoder.dropped, encoder.target.name}
-    used = {name: kind for name, kind in kinds.items() if name not in out}
-    _usable(path, used, out)
-    texts = _texts(used, options)
-    numbers = tuple(name for name in used if name not in texts)
-    dropped = tuple(name for name in kinds if name in out and name != target)
-    columns = Columns(
-        numbers,
-        tuple(texts),
-        target if target in kinds else None,
-        dropped,
-        numeric=frozenset(name for name in texts if _is_numeric(name, options)),
-        times=frozenset(name for name in numbers if kinds[name] == "time"),
-        open=frozenset(name for name in used if kinds[name] == "null"),
-    )
-    return columns if encoder is None else _same_columns(path, encoder, columns)
-
-
-def _usable(path: str, used: dict[str, str], out: set[Any]) -> None:
-    for name, kind in used.items():
-        if kind not in ("number", "time", "category", "null"):
-            raise ValueError(
-                f"{path}, column {name!r} holds {kind}: expected numbers or texts; leave it out "
-                f"with drop=[{name!r}]."
-            )
-    if not used:
-        names = ", ".join(repr(name) for name in out if name is not None)
-        raise ValueError(f"{path} has no columns beside {names}: expected some to learn from.")
-
-
-def _texts(used: dict[str, str], options: Options) -> list[str]:
-    """The columns of texts: by their type, by name, or as in training where the type is open."""
-    texts = {name for name, kind in used.items() if kind == "category"} | {*options.categories}
-    for category in options.encoder.categories if options.encoder is not None else ():
-        if category.numeric or used.get(category.name) == "null":
-            texts.add(category.name)
-    return [name for name in used if name in texts]
-
-
-def _is_numeric(name: str, options: Options) -> bool:
-    """Whether a column of texts is one of numbers, now or in training."""
-    if options.encoder is None:
-        return name in options.categories
-    return any(c.numeric for c in options.encoder.categories if c.name == name)
-
-
-def _same_columns(
-    path: str, encoder: Encoder, columns: Columns, shape: tuple[int, ...] = ()
-) -> Columns:
-    """The columns in the encoder's order, if they are its columns."""
-    known = {number.name: "time" if number.time else "number" for number in encoder.numbers}
-    known |= dict.fromkeys((category.name for category in encoder.categories), "category")
-    here = {name: "time" if name in columns.times else "number" for name in columns.numbers}
-    here |= dict.fromkeys(columns.categories, "category")
-    missing = [name for name in known if name not in here]
-    new = [name for name in here if name not in known]
-    if missing or new:
-        told = {"lacks": missing, "has also": new}
-        parts = [f"{what} {_listed(names)}" for what, names in told.items() if names]
-        rest = f"; leave others out with drop={new[:5]!r}." if new and not missing else "."
-        raise ValueError(f"{path} {' and '.join(parts)}: expected the columns of training{rest}")
-    for name, kind in known.items():
-        if here[name] != kind and name not in columns.open:
-            raise ValueError(
-                f"{path}, column {name!r} is a {here[name]}: expected a {kind} as in training."
-            )
-    if tuple(encoder.shape) != shape:
-        raise ValueError(
-            f"{path} has images of {list(shape)} pixels: expected {list(encoder.shape)} as in "
-            "training."
-        )
-    numbers = tuple(number.name for number in encoder.numbers)
-    categories = tuple(category.name for category in encoder.categories)
-    return replace(columns, numbers=numbers, categories=categories)
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(map(repr, names[:5])) + (", ..." if len(names) > 5 else "")
-
-
-def _no_column(path: str, name: str, names: Sequence[str]) -> str:
-    near = difflib.get_close_matches(name, names, n=1)
-    shown = ", ".join(map(repr, names[:10])) + (", ..." if len(names) > 10 else "")
-    hint = f"did you mean {near[0]!r}?" if near else f"it has {shown}."
-    return f"{path} has no column {name!r}: {hint}"
 
 
 def _enough(path: str, count: int, workers: int) -> None:

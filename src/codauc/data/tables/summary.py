@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass, field
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from codauc.agreement import gather_bytes
@@ -101,7 +102,5 @@ class Summary:
 
 def of_all(mine: Summary, group: Group) -> list[Summary]:
     """Every worker's summary, in the order of ranks."""
-    import torch
-
     texts = gather_bytes(group, mine.to_bytes(), "start", torch.device("cpu"))
     return [Summary.from_bytes(text) for text in texts]

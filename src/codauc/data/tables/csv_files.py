@@ -1,0 +1,144 @@
+"""Tables in CSV files, of which nothing says what the columns are."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from codauc.data.tables.files import (
+    Batch,
+    TableSource,
+    arrow,
+    check_names,
+    kind_of,
+    listed_columns,
+    readable,
+)
+
+_EMPTY = ["", "NA", "N/A", "#N/A", "null", "NULL"]  # texts of a CSV that are missing values
+_SAMPLE = 1 << 20  # bytes of a CSV from which it is told which columns are numbers
+_MOSTLY = 0.9  # the share of numbers from which on a text among them is a mistake
+
+
+class CSVTable(TableSource):
+    """A CSV file, plain or compressed, with a line of names; comma, semicolon or tab between."""
+
+    def __init__(self, path: Path, known: dict[str, str]) -> None:
+        self._path = path
+        self._delimiter = _delimiter(path)
+        with readable(path, "CSV"):
+            names = self._stream([], text=True).schema.names
+            check_names(names, path)
+            first = next(iter(self._stream(names, text=True)), None)
+        if first is None or not first.num_rows:
+            raise ValueError(f"{path} has 0 rows: expected some; {listed_columns(names)}.")
+        self._types = {
+            name: _type(first.column(i), known.get(name)) for i, name in enumerate(names)
+        }
+        kinds = {name: kind_of(kind) for name, kind in self._types.items()}
+        super().__init__(str(path), kinds, None, path.stat().st_size)
+
+    def read(self, columns: Sequence[str], block: int | None = None) -> Iterator[Batch]:
+        """All rows."""
+        del block  # there is one
+        pa = arrow()
+        with readable(self._path, "CSV"):
+            try:
+                yield from self._stream(columns, text=False)
+            except pa.ArrowInvalid:
+                self._find_text(columns)
+                raise
+
+    def _stream(self, columns: Sequence[str], *, text: bool) -> Any:
+        pa, reader = arrow(), arrow("pyarrow.csv")
+        types = {name: pa.string() if text else self._types[name] for name in columns}
+        return reader.open_csv(
+            self._path,
+            reader.ReadOptions(use_threads=False, block_size=_SAMPLE),
+            reader.ParseOptions(delimiter=self._delimiter, newlines_in_values=True),
+            reader.ConvertOptions(
+                column_types=types,
+                include_columns=list(columns),
+                null_values=_EMPTY,
+                strings_can_be_null=True,
+            ),
+        )
+
+    def _find_text(self, columns: Sequence[str]) -> None:
+        """Raise with the place of the first text in a column of numbers or times."""
+        pa = arrow()
+        typed = [name for name in columns if self._types[name] != pa.string()]
+        start = 0
+        for batch in self._stream(typed, text=True) if typed else []:
+            found = [
+                (row, name, value)
+                for name, column in zip(typed, batch.columns, strict=True)
+                for row, value in enumerate(column.to_pylist())
+                if value is not None and not _fits(value, self._types[name])
+            ]
+            if found:
+                row, name, value = min(found, key=lambda place: place[0])
+                others = "numbers" if self._types[name] == pa.float64() else "others"
+                raise ValueError(
+                    f"{self.path}, column {name!r}, row {start + row}: got the text {value!r} "
+                    f"among {others}; correct it, leave the cell empty if it is missing, or say "
+                    f"categories=[{name!r}]."
+                )
+            start += batch.num_rows
+
+
+def _type(column: Any, known: str | None) -> Any:
+    """What the texts of a column are; `known` is what is said of it."""
+    pa = arrow()
+    if known == "category":
+        return pa.string()
+    values = [value for value in column.to_pylist() if value is not None]
+    if sum(map(_is_number, values)) >= _MOSTLY * len(values):
+        return pa.float64()
+    if all(value.lower() in ("true", "false") for value in values):
+        return pa.bool_()
+    for unit, zone in product(("us", "ns"), (None, "UTC")):
+        with suppress(pa.ArrowInvalid):
+            column.cast(pa.timestamp(unit, zone))
+            return pa.timestamp(unit, zone)
+    # of a column that was numbers the text is found, and told, when it is read
+    return pa.string() if known is None else pa.float64()
+
+
+def _fits(text: str, kind: Any) -> bool:
+    pa = arrow()
+    if kind == pa.float64():
+        return _is_number(text)
+    if kind == pa.bool_():
+        return text.lower() in ("true", "false", "0", "1")
+    with suppress(pa.ArrowInvalid):
+        pa.scalar(text).cast(kind)
+        return True
+    return False
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return "_" not in text and text.isascii()
+
+
+def _delimiter(path: Path) -> str:
+    """What stands between the names in the first line."""
+    if path.suffix not in (".csv", ".tsv", ".txt", ".gz"):
+        raise ValueError(f"{path}: expected a CSV file, plain or with .gz; unpack it first.")
+    opener: Any = gzip.open if path.suffix == ".gz" else open
+    with readable(path, "CSV"):
+        try:
+            with opener(path, "rt", encoding="utf-8-sig", newline="") as file:
+                line = file.readline()
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{path} is not UTF-8 text: save it as UTF-8 ({error}).") from error
+    counts = {mark: line.count(mark) for mark in ",;\t"}
+    return max(counts, key=lambda mark: counts[mark])
