@@ -8,7 +8,9 @@ import os
 import pickle
 import struct
 import tarfile
+import tracemalloc
 import zlib
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -16,7 +18,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from codauc.data import archives, pickled, pickled_arrays
+from codauc.data import archives, cifar, pickled, pickled_arrays
 from codauc.data.binary import binarise
 from codauc.data.pickled import unpickled
 from codauc.data.sources import cifar10, cifar100, fashion_mnist, fashion_tiny, mnist
@@ -355,7 +357,61 @@ def test_small_files_cannot_fill_the_memory(monkeypatch):
         gzip.GzipFile(fileobj=io.BytesIO(gzip.compress(bytes(2000)))),
     ):
         with pytest.raises(ValueError, match="more than 1000 bytes"):
-            archives._contents(opened.read)
+            archives._contents(opened.read, 1000)
+
+
+LONG = b"B" + struct.pack("<I", 2**24) + bytes(2**24) + b"q\x01"
+AGAIN = {
+    "a dtype": (
+        b"](cnumpy\ndtype\nq\x00(" + LONG + b"K\x00K\x01tq\x01R" + b"h\x00h\x01R" * 60 + b"e.",
+        "has a name of 16777216 characters",
+    ),
+    "a byte order": (
+        b"cnumpy\ndtype\nU\x02u1K\x00K\x01\x87R(K\x03"
+        + LONG
+        + b"NNN"
+        + 2 * MINUS_1
+        # The same state, over and over.
+        + b"K\x00tq\x02b"
+        + b"h\x02b" * 60
+        + b".",
+        "has a name of 16777216 characters",
+    ),
+    "a key": (b"}" + LONG + b"Ns" + b"h\x01Ns" * 100 + b".", "has a name of 16777216 characters"),
+    "a key as text": (
+        b"}X" + LONG[1:] + b"NsX" + LONG[1:-1] + b"\x02Ns" + b"h\x01Nsh\x02Ns" * 50 + b".",
+        "has a name of 16777216 characters",
+    ),
+    "wide text": (
+        b"X" + struct.pack("<I", 2**24 + 4) + bytes(2**24) + "\U0001f600".encode() + b".",
+        "has a long text beyond latin-1",
+    ),
+    "wide text in escapes": (b"V" + b"a" * 2**24 + b"\\u20ac\n.", "has a long text beyond latin-1"),
+}
+
+
+@pytest.mark.parametrize("name", AGAIN)
+def test_a_long_text_is_not_copied_over_and_over(name):
+    data, reason = AGAIN[name]
+    with traced(4 * 2**20 + 2**24 * 2), pytest.raises(ValueError, match=f"file {reason} near byte"):
+        unpickled("file", data, "again")
+
+
+@contextmanager
+def traced(most):
+    """No more memory than this is taken at once."""
+    tracemalloc.start()
+    try:
+        yield
+        assert tracemalloc.get_traced_memory()[1] < most
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("protocol", range(6))
+def test_long_bytes_are_read_in_every_protocol(protocol):
+    data = bytes(range(256)) * 2**10
+    assert unpickled("file", pickle.dumps({"x": data}, protocol), "again") == {"x": data}
 
 
 def test_deeply_nested_data_is_no_trouble():
@@ -450,6 +506,90 @@ def test_the_checksum_of_a_zipped_archive_is_checked(tmp_path):
         cifar10(path)
 
 
+@pytest.mark.parametrize("second", ["", "cifar-10-batches-bin/", "./cifar-10-batches-bin/"])
+def test_a_file_that_a_tar_file_holds_twice_is_refused(second, tmp_path):
+    contents = tarred(files(10, "binary"), "w:").rstrip(b"\0")
+    contents += bytes(-len(contents) % 512)
+    more = tarred({f"{second}data_batch_1.bin": bytes(3073)}, "w:")
+    (tmp_path / "a.tar").write_bytes(contents + more)
+    message = r"a\.tar cannot be read \(it holds data_batch_1\.bin twice, .*: expected"
+    with pytest.raises(ValueError, match=message):
+        cifar10(tmp_path / "a.tar")
+
+
+def header(kind, size, name="n"):
+    member = tarfile.TarInfo(name)
+    member.type, member.size = kind, max(size, 0)
+    made = bytearray(member.tobuf(tarfile.GNU_FORMAT))
+    if size < 0:
+        made[124:136] = b"\xff" * 4 + size.to_bytes(8, "big", signed=True)
+        made[148:156] = b"%06o\0 " % tarfile.calc_chksums(made)[0]
+    return bytes(made)
+
+
+SQUARE = b"2 " * 2**14
+BOMBS = {
+    "a long name": (header(b"L", 2**26) + bytes(2**26), "headers are too long"),
+    "a name of negative size": (header(b"L", -512) + bytes(2**26), "header of negative size"),
+    "a PAX header": (header(b"x", 2**26) + bytes(2**26), "headers are too long"),
+    # Each of its 2**14 keys is all the rest.
+    "a PAX header of keys": ((header(b"g", 2**15) + SQUARE[:-1] + b"=") * 4, "are too long"),
+    "short headers": ((header(b"g", 512) + bytes(512)) * 100 + header(b"0", 0), None),
+    "a sparse map": (
+        header(b"x", 512)
+        + b"22 GNU.sparse.major=1\n22 GNU.sparse.minor=0\n".ljust(512, b"\0")
+        + header(b"0", 2**26)
+        + b"9999999999\n"
+        + b"1\n" * 2**25,
+        "headers are too long",
+    ),
+    "a negative size": (header(b"0", -1024) + bytes(2**20), "lead back"),
+    "many empty files": (header(b"0", 0) * 2000, "more than 1000 entries"),
+    "many folders": (header(b"5", 0) * 2000, "more than 1000 entries"),
+    "much else": (header(b"0", 2**31) + bytes(2**20), "more than 1073741824 bytes"),
+    "a wanted file": (header(b"0", 2**31, "test_batch") + bytes(2**20), "more than 1073741824"),
+    "a cut file": (header(b"0", 2**21, "test_batch") + bytes(2**20), "ends within test_batch"),
+    "a sparse file": (header(b"S", 0, "test_batch") + bytes(1024), "test_batch is sparse"),
+}
+
+
+@pytest.mark.parametrize("name", BOMBS)
+@pytest.mark.parametrize("zipped", [False, True])
+def test_a_tar_file_that_would_fill_the_memory_is_refused(name, zipped, tmp_path):
+    data, reason = BOMBS[name]
+    (tmp_path / "a").write_bytes(gzip.compress(data, 1) if zipped else data)
+    message = rf"a cannot be read \(.*{reason}.*expected" if reason else "a holds 'n'.*expected"
+    with traced(2**24), pytest.raises(ValueError, match=message):
+        cifar10(tmp_path / "a")
+
+
+@pytest.mark.parametrize("kind", [tarfile.GNU_FORMAT, tarfile.PAX_FORMAT, tarfile.USTAR_FORMAT])
+def test_tar_files_of_every_format_are_read(kind, tmp_path):
+    contents = files(10, "binary")
+    with tarfile.open(tmp_path / "a.tar", "w", format=kind) as archive:
+        for name, data in {"long/" * 30 + "readme": b"1", **contents}.items():
+            member = tarfile.TarInfo(name)
+            member.size, member.mtime = len(data), 1.5
+            archive.addfile(member, io.BytesIO(data))
+    assert same(cifar10(tmp_path / "a.tar"), cifar10(lay(tmp_path, contents)))
+
+
+def test_the_limit_is_for_all_files_of_a_set(tmp_path, monkeypatch):
+    contents = files(10, "binary")
+    largest = max(map(len, contents.values()))
+    monkeypatch.setattr(archives, "_MOST_BYTES", sum(map(len, contents.values())) - 1)
+    assert largest < archives._MOST_BYTES
+    for path in (lay(tmp_path / "a", contents), tar(tmp_path / "b.tar.gz", contents)):
+        with pytest.raises(ValueError, match=r"holds more than \d+ bytes\): expected"):
+            cifar10(path)
+    numbers = {key: idx(array) for key, array in digits().items()}
+    monkeypatch.setattr(archives, "_MOST_BYTES", sum(map(len, numbers.values())))
+    mnist(lay(tmp_path / "c", numbers))
+    monkeypatch.setattr(archives, "_MOST_BYTES", sum(map(len, numbers.values())) - 1)
+    with pytest.raises(ValueError, match=rf"{LABELS} cannot .* holds more than \d+ bytes"):
+        mnist(tmp_path / "c")
+
+
 def test_links_in_a_tar_file_are_not_followed(tmp_path):
     with tarfile.open(tmp_path / "a.tar", "w") as archive:
         for name in files(10, "binary"):
@@ -513,6 +653,10 @@ ROWS = len(BATCH[b"labels"])
         ({b"labels": [1] * (ROWS + 1)}, f"has {ROWS + 1} labels and data of shape"),
         ({b"labels": [b"1"] * ROWS}, "no list of integers as 'labels'"),
         ({b"labels": 1}, "no list of integers as 'labels'"),
+        ({b"labels": np.ones((ROWS, 1), int)}, "no list of integers as 'labels'"),
+        ({b"labels": np.full(ROWS, 10, np.uint8)}, "the label 10: expected 0 to 9"),
+        ({b"labels": np.full(ROWS, -1)}, "the label -1: expected 0 to 9"),
+        ({b"labels": np.full(ROWS, 2**64 - 1, np.uint64)}, "the label 18446744073709551615: "),
         ({b"labels": [], b"data": np.zeros((0, 3072), np.uint8)}, "has 0 labels"),
         ({b"data": [1]}, "no array of uint8 as 'data'"),
         ({b"data": BATCH[b"data"].astype(int)}, "no array of uint8 as 'data'"),
@@ -524,6 +668,13 @@ def test_a_batch_with_wrong_contents_is_refused(change, message, tmp_path):
     contents["cifar-10-batches-py/test_batch"] = pickle.dumps({**BATCH, **change}, 2)
     with pytest.raises(ValueError, match=rf"test_batch .*{message}.*; .*cifar-10-python\.tar\.gz"):
         cifar10(lay(tmp_path, contents))
+
+
+def test_very_many_labels_are_refused_by_their_number():
+    batch = {"labels": np.zeros(2**24, np.uint8), "data": np.zeros((1, 3072), np.uint8)}
+    file = archives.File("test_batch", pickle.dumps(batch, 4))
+    with traced(2**26), pytest.raises(ValueError, match="test_batch has 16777216 labels and data"):
+        cifar._from_pickle(file, cifar.CIFAR10)
 
 
 @pytest.mark.parametrize(

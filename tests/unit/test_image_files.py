@@ -317,6 +317,11 @@ def test_wrong_indices_are_refused(tmp_path, indices, message):
     [
         ({"size": 0}, "size=0: expected an integer >= 1"),
         ({"channels": 4}, r"channels=4: expected 3 \(RGB\) or 1"),
+        ({"channels": 3.0}, r"channels=3.0: expected an integer .* use 3 \(RGB\) or 1 \(grey\)"),
+        ({"channels": True}, "channels=True: expected an integer"),
+        ({"files": [1]}, "files holds 1 of type int: expected paths, as str or pathlib.Path"),
+        ({"files": ["a.png", None]}, "files holds None of type NoneType: expected paths"),
+        ({"files": None}, "files=None: expected several paths"),
         ({"mean": [0.5]}, r"mean=\[0.5\]: expected 3 numbers"),
         ({"std": 0}, "std=0: expected a number > 0"),
         ({"std": [1, 1, float("nan")]}, "std=nan: expected a number > 0"),
@@ -335,7 +340,7 @@ def test_without_pillow_the_error_says_what_to_install():
         "import sys; sys.modules['PIL'] = None\n"
         "from codauc.data.image_files import ImageFiles\n"
         "try: ImageFiles(['a.png'])\n"
-        "except ImportError as error: print(error)\n"
+        "except ValueError as error: print(error)\n"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "pip install 'codauc[images]'" in run.stdout

@@ -1,6 +1,7 @@
 """Claims about where image files and their labels are found."""
 
 import os
+import threading
 
 import pytest
 import torch
@@ -171,6 +172,47 @@ def test_names_without_an_extension_get_the_suffix(tmp_path):
     image_table(path, tmp_path, "id", "y")[0].check()
 
 
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize("mark", [",", ";", "\t"])
+def test_commas_semicolons_and_tabs_are_told_by_the_first_line(tmp_path, mark, end, encoding):
+    put(tmp_path, "a,b;c.png", "d.png")
+    rows = [["y", "an, odd; name\t", "file"], ["no", "1,5", "a,b;c.png"], ["1;0", "2", "d.png"]]
+    lines = [mark.join(f'"{value}"' for value in row) for row in rows]
+    path = table(tmp_path, end.join(lines), encoding)
+    files, labels = image_table(path, tmp_path, "file", "y")
+    assert found(files, tmp_path) == ["a,b;c.png", "d.png"]
+    assert labels == ["no", "1;0"]
+
+
+def test_names_with_semicolons_do_not_hide_the_commas(tmp_path):
+    put(tmp_path, "a.png")
+    path = table(tmp_path, "file,a; b; c; d,y\na.png,0,1\n")
+    assert image_table(path, tmp_path, "file", "y")[1] == ["1"]
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes with names here")
+def test_a_table_may_come_through_a_pipe(tmp_path):
+    put(tmp_path, "a.png")
+    os.mkfifo(tmp_path / "pipe")
+    write = (tmp_path / "pipe").write_text
+    writer = threading.Thread(target=write, args=["file;y\na.png;1\n"], daemon=True)
+    writer.start()
+    assert image_table(tmp_path / "pipe", tmp_path, "file", "y")[1] == ["1"]
+    writer.join()
+
+
+def test_what_is_no_path_is_refused(tmp_path):
+    for directory in (None, 3, b"images"):
+        for read in (image_folder, lambda directory: imagenet(directory, seed=0)):
+            with pytest.raises(ValueError, match=r"directory=.*: expected a path; give it as str"):
+                read(directory)
+    with pytest.raises(ValueError, match="csv_path=None: expected a path"):
+        image_table(None, tmp_path, "file", "y")
+    with pytest.raises(ValueError, match=r"suffix=None: expected a text such as '\.png'"):
+        image_table(table(tmp_path, "file,y\n"), tmp_path, "file", "y", suffix=None)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -187,6 +229,13 @@ def test_names_without_an_extension_get_the_suffix(tmp_path):
             r"labels\.csv: the column='file': .* 'fiel', 'y'; did you mean 'fiel",
         ),
         ("file,z\na.png,1\n", r"the column='y': expected one of 'file', 'z'; choose one"),
+        (
+            "fiel;y\na.png;1\n",
+            r"labels\.csv, which seems to be separated by semicolons: the column='file': "
+            r"expected one of 'fiel', 'y'; did you mean 'fiel'",
+        ),
+        ("fiel\ty\na.png\t1\n", r"labels\.csv, which seems to be separated by tabs: the column"),
+        ("file;y\na.png;1;5\n", r"line 2, has 3 values: .* put values with semicolons in quotes"),
         ("file,y,y\na.png,1,1\n", r"the column 'y' twice"),
         ("file,y\n", r"labels\.csv has 0 rows"),
         ("", r"labels\.csv has no first line"),

@@ -3,6 +3,7 @@
 import json
 import sys
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -87,6 +88,13 @@ def test_convnet_tells_two_textures_apart():
         (lambda: ConvNet(widths=(8, 0)), "width=0: expected an integer >= 1"),
         (lambda: ConvNet(widths=8), r"widths=8: expected a sequence of integers; write \[8\]"),
         (lambda: ConvNet(width=(8,)), "did you mean 'widths'"),
+        (lambda: ConvNet(widths=np.array(8)), r"expected a sequence of integers; write \[8\]"),
+        (lambda: ConvNet(widths=torch.tensor(8)), r"expected a sequence .* write \[8\]"),
+        (lambda: ConvNet(widths="48"), r"widths='48': .* write them in a list, such as \[16, 32\]"),
+        (lambda: ConvNet(widths=b"48"), r"widths=b'48': expected a sequence of integers"),
+        (lambda: ConvNet(widths={4, 8}), r"widths=\{.*\}: expected a sequence of integers"),
+        (lambda: ConvNet(widths=None), r"widths=None: expected a sequence .* such as \[16, 32\]"),
+        (lambda: ConvNet(widths=np.array([4.0])), "width=.*4.0.*: expected an integer"),
         (lambda: MLP(0), "inputs=0: expected an integer >= 1"),
         (lambda: MLP(3, outputs=1.5), "outputs=1.5: expected an integer"),
         (lambda: MLP(3, widths=(2.5,)), "width=2.5: expected an integer"),
@@ -95,6 +103,16 @@ def test_convnet_tells_two_textures_apart():
 def test_wrong_arguments_are_refused(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+@pytest.mark.parametrize(
+    "widths",
+    [[4, 8], (4, 8), np.array([4, 8]), torch.tensor([4, 8]), range(4, 9, 4), iter([4, 8])],
+    ids=["list", "tuple", "array", "tensor", "range", "iterator"],
+)
+def test_widths_may_come_in_whatever_has_an_order(widths):
+    arguments = ConvNet(widths=widths).arguments
+    assert json.loads(json.dumps(arguments)) == {"in_channels": 1, "widths": [4, 8], "outputs": 1}
 
 
 @pytest.mark.parametrize(
@@ -251,6 +269,10 @@ def make_model(width):
     return nn.Linear(width, 1)
 
 
+def raise_it(error):
+    raise error
+
+
 class Holder:
     class Net(nn.Identity):
         pass
@@ -295,6 +317,25 @@ def test_an_argument_may_be_called_name():
 def test_wrong_import_paths_say_what_is_there(here, path, message):
     with pytest.raises(ValueError, match=message):
         build(f"{here}:{path}")
+
+
+@pytest.mark.parametrize("kind", [RuntimeError, KeyError, OSError, ValueError, AssertionError])
+def test_what_a_maker_raises_becomes_a_value_error_with_its_cause(here, kind):
+    message = rf"model='{here}:raise_it' could not be made .*{kind.__name__}: .*no luck"
+    with pytest.raises(ValueError, match=message) as caught:
+        build(f"{here}:raise_it", error=kind("no luck"))
+    assert type(caught.value.__cause__) is kind
+
+
+def test_a_maker_of_torch_that_fails_is_named():
+    with pytest.raises(ValueError, match=r"'torch\.nn:Linear' could not be made .*negative"):
+        build("torch.nn:Linear", in_features=-1, out_features=1)
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
+def test_what_ends_the_program_passes(here, kind):
+    with pytest.raises(kind):
+        build(f"{here}:raise_it", error=kind())
 
 
 @pytest.mark.parametrize("path", ["no.such.module:Net", ":Net", ".relative:Net"])
@@ -342,8 +383,48 @@ def test_wrong_names_and_arguments_are_refused(make, message):
         (TabularNet(2, [3]), torch.zeros(5, 2), r"expected \[N, 3\], 2 numbers then 1 category"),
         (TabularNet(2, [3]), torch.zeros(3), r"expected \[N, 3\]"),
         (TabularNet(2), torch.zeros(5, 2, dtype=torch.long), "x of torch.int64: expected floats"),
+        (ConvNet(), torch.zeros(2, 3, 8, 8), r"expected \[N, 1, H, W\]; .* in_channels"),
+        (ConvNet(widths=()), torch.zeros(2, 3, 8, 8), r"expected \[N, 1, H, W\]"),
+        (ConvNet(widths=()), torch.zeros(2, 1, 0, 8), r"expected .* with H, W >= 1"),
+        (ResNet20(), torch.zeros(2, 3, 0, 8), r"expected \[N, 3, H, W\] with H, W >= 1"),
+        (ResNet18(), torch.zeros(2, 3, 8, 0), r"expected \[N, 3, H, W\] with H, W >= 1"),
     ],
 )
 def test_wrong_inputs_are_refused(model, x, message):
     with pytest.raises(ValueError, match=message):
         model(x)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int64, torch.bool, torch.complex64])
+@pytest.mark.parametrize("name", OWN)
+def test_inputs_that_are_not_floats_are_refused(name, dtype):
+    with pytest.raises(ValueError, match=rf"x of {dtype}: expected floats; use x\.float\(\)"):
+        build(name, **OWN[name][0])(samples(name).to(dtype))
+
+
+@pytest.mark.parametrize("name", OWN)
+@pytest.mark.parametrize(
+    ("got", "weights"), [(torch.float64, torch.float32), (torch.float32, torch.float64)]
+)
+def test_floats_unlike_the_weights_are_refused(name, got, weights):
+    model, x = build(name, **OWN[name][0]).to(weights), samples(name).to(got)
+    message = rf"x of {got}: expected {weights}, as the weights are; use x\.to\({weights}\)"
+    with pytest.raises(ValueError, match=message):
+        model(x)
+    assert model(x.to(weights)).dtype == weights
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_autocast_mixes_dtypes_but_not_float64(name):
+    model, x = build(name, **OWN[name][0]), samples(name)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert model(x.bfloat16()).isfinite().all()
+        with pytest.raises(ValueError, match=r"x of torch\.float64: expected torch\.float32"):
+            model(x.double())
+
+
+@pytest.mark.parametrize("name", sorted(set(OWN) - {"tabular"}))  # which looks at the codes
+def test_checks_of_inputs_do_not_break_a_compiled_graph(name):
+    model = build(name, **OWN[name][0]).eval()
+    compiled, x = torch.compile(model, backend="eager", fullgraph=True), samples(name)
+    torch.testing.assert_close(compiled(x), model(x))

@@ -159,7 +159,10 @@ def test_a_training_checkpoint_is_unwrapped(key, tmp_path):
     assert same(copies(model), copies(source))
 
 
-@pytest.mark.parametrize("prefix", ["module.", "_orig_mod.", "module._orig_mod."])
+@pytest.mark.parametrize(
+    "prefix",
+    ["module.", "_orig_mod.", "module._orig_mod.", "_orig_mod.module.", "module._orig_mod.module."],
+)
 def test_prefixes_of_wrappers_are_dropped(prefix, tmp_path):
     source, model = MLP(3), MLP(3)
     weights = {prefix + name: tensor for name, tensor in source.state_dict().items()}
@@ -208,6 +211,109 @@ def test_a_bias_the_head_does_not_have_is_unexpected(tmp_path):
     model = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 1, bias=False))
     with pytest.raises(ValueError, match=r"1 unexpected: 1\.bias"):
         load_pretrained(model, save(source.state_dict(), tmp_path / "w.safetensors"))
+
+
+def as_sparse(tensor):
+    return tensor.to_sparse()
+
+
+def as_quantised(tensor):
+    return torch.quantize_per_tensor(tensor, 0.1, 0, torch.qint8)
+
+
+def as_meta(tensor):
+    return tensor.to("meta")
+
+
+@reads_torch_files
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (as_sparse, r"a sparse tensor \(torch\.sparse_coo\)"),
+        (as_quantised, "a quantised tensor of torch.qint8"),
+        (as_meta, "a meta tensor, without values"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore")  # of torch, on what it is about to give up
+def test_tensors_that_cannot_be_copied_are_refused_before_any_is(change, message, tmp_path):
+    weights, model = copies(MLP(3)), MLP(3)
+    weights["head.weight"] = change(weights["head.weight"])  # the last but one to be copied
+    before = copies(model)
+    path = save(weights, tmp_path / "weights.pth")
+    with pytest.raises(ValueError, match=rf"weights\.pth holds 'head\.weight', {message}"):
+        load_pretrained(model, path)
+    assert same(copies(model), before)
+
+
+@reads_torch_files
+@pytest.mark.parametrize(
+    "dtype", [torch.int8, torch.int64, torch.bool, torch.complex64, torch.float8_e4m3fn]
+)
+def test_weights_that_are_not_ordinary_floats_are_refused(dtype, tmp_path):
+    weights, model = copies(MLP(3)), MLP(3)
+    weights["head.weight"] = weights["head.weight"].to(dtype)
+    before = copies(model)
+    path = save(weights, tmp_path / "weights.pth")
+    message = rf"weights\.pth has 1 .*head\.weight \(got {dtype}, expected torch\.float32\)"
+    with pytest.raises(ValueError, match=message):
+        load_pretrained(model, path)
+    assert same(copies(model), before)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_ordinary_floats_are_cast_and_counters_stay_integers(dtype, tmp_path):
+    source, model = ConvNet().to(dtype), ConvNet()
+    assert load_pretrained(model, save(source.state_dict(), tmp_path / "w.safetensors")) == []
+    assert same(copies(model), copies(source.float()))
+
+
+class HeadFirst(nn.Module):
+    """A model that registers its head before its body."""
+
+    def __init__(self, outputs, deep=False):
+        super().__init__()
+        last = nn.Linear(4, outputs)
+        self.classifier = nn.Sequential(nn.Linear(4, 4), last) if deep else last
+        self.body = nn.Linear(3, 4)
+        self.act = nn.ReLU()
+
+
+def test_a_head_that_is_not_the_last_layer_is_named(tmp_path):
+    source, model = HeadFirst(10), HeadFirst(1)
+    path, head = save(source.state_dict(), tmp_path / "w.safetensors"), copies(model.classifier)
+    with pytest.raises(ValueError, match=r"2 of another shape: classifier.* head=\.\.\."):
+        load_pretrained(model, path)
+    kept = load_pretrained(model, path, head="classifier")
+    assert kept == ["classifier.weight", "classifier.bias"]
+    assert same(copies(model.body), copies(source.body))
+    assert same(copies(model.classifier), head)
+    assert load_pretrained(HeadFirst(10), path, head="classifier") == []
+
+
+def test_a_named_head_may_have_other_layers_in_the_file(tmp_path):
+    for deep in (False, True):
+        path = save(HeadFirst(2, deep).state_dict(), tmp_path / "w.safetensors")
+        model = HeadFirst(1, not deep)
+        kept = load_pretrained(model, path, head="classifier")
+        assert kept == [f"classifier.{name}" for name in model.classifier.state_dict()]
+
+
+@pytest.mark.parametrize(
+    ("head", "message"),
+    [
+        ("clasifier", "head='clasifier': .* module of HeadFirst .* did you mean 'classifier'"),
+        (
+            "act",
+            r"head='act': expected .* that holds weights, such as 'body'; model\.named_modules",
+        ),
+        ("", "head='': expected the name of a module"),
+        (3, "head=3: expected the name of a module"),
+    ],
+)
+def test_a_head_that_is_not_there_is_refused(head, message, tmp_path):
+    path = save(HeadFirst(1).state_dict(), tmp_path / "w.safetensors")
+    with pytest.raises(ValueError, match=message):
+        load_pretrained(HeadFirst(1), path, head=head)
 
 
 def other_shape(weights):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import os
 import tarfile
 import zlib
@@ -11,8 +12,12 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
-# Far above the largest standard file (154 MB), and far below what fills a machine's memory.
+# For all files of a set, and for all of a tar file when unzipped. Far above the largest standard
+# set (185 MB), and far below what fills a machine's memory.
 _MOST_BYTES = 2**30
+# The standard archives have fewer than 20.
+_MOST_MEMBERS = 1000
+_MOST_HEADERS = 2**21
 _PART = 2**20
 
 
@@ -46,7 +51,7 @@ def read_archive(
     for form in forms:
         for folder in (root, root / form.folder):
             if (folder / form.files[0]).is_file():
-                return form, [read_file(folder / name, form.files, remedy) for name in form.files]
+                return form, read_files([folder / name for name in form.files], form.files, remedy)
     for form in forms:
         for name in (form.tarball, form.tarball.removesuffix(".gz")):
             if (root / name).is_file():
@@ -55,15 +60,23 @@ def read_archive(
     raise ValueError(f"path={str(root)!r} {found}: expected {_expected(forms)}; {remedy}.")
 
 
-def read_file(path: Path, together: Sequence[str], remedy: str) -> File:
-    """The contents of a file, unzipped if it ends in `.gz`; `together` are the set's names."""
+def read_files(paths: Sequence[Path], together: Sequence[str], remedy: str) -> list[File]:
+    """The contents of files, unzipped if they end in `.gz`; `together` are the set's names."""
+    files: list[File] = []
+    for path in paths:
+        spare = _MOST_BYTES - sum(len(file.data) for file in files)
+        files.append(_read_file(path, spare, together, remedy))
+    return files
+
+
+def _read_file(path: Path, most: int, together: Sequence[str], remedy: str) -> File:
     if not path.is_file():
         raise ValueError(f"{path} is missing: expected {_all_of(together)}; {remedy} again.")
     with (
         _readable(path, remedy),
         gzip.open(path) if path.suffix == ".gz" else path.open("rb") as stream,
     ):
-        return File(str(path), _contents(stream.read))
+        return File(str(path), _contents(stream.read, most))
 
 
 def find_file(root: Path, names: Sequence[str], together: Sequence[str], remedy: str) -> Path:
@@ -97,18 +110,72 @@ def _members(path: Path, forms: Sequence[Form]) -> tuple[list[str], dict[str, Fi
     }
     names: list[str] = []
     found: dict[str, File] = {}
-    with tarfile.open(path, "r:gz" if _is_zipped(path) else "r:") as tar:
-        for member in tar:
-            # A link may lead to itself or to nothing: none is followed.
-            if member.isreg() and (stream := tar.extractfile(member)) is not None:
-                names.append(member.name)
-                if PurePosixPath(member.name) in wanted:
-                    where = f"{path}: {member.name}"
-                    found[PurePosixPath(member.name).name] = File(where, _contents(stream.read))
+    with gzip.open(path) if _is_zipped(path) else path.open("rb") as stream:
+        for member in _plain_files(stream):
+            names.append(member.name)
+            place = PurePosixPath(member.name)
+            if place not in wanted:
+                continue
+            if place.name in found:
+                raise ValueError(f"it holds {place.name} twice, the second time as {place}")
+            found[place.name] = File(f"{path}: {member.name}", _data(stream, member))
         # The checksum of a gzipped file is at its very end.
-        while tar.fileobj is not None and tar.fileobj.read(_PART):
-            pass
+        while stream.read(_PART):
+            _check_size(stream.tell())
     return names, found
+
+
+def _plain_files(stream: io.BufferedIOBase) -> Iterator[tarfile.TarInfo]:
+    """The plain files of a tar file, the stream being at the data of each."""
+    with tarfile.open(fileobj=_Headers(stream), mode="r:") as tar:
+        for count, member in enumerate(tar, start=1):
+            if count > _MOST_MEMBERS:
+                raise ValueError(f"it has more than {_MOST_MEMBERS} entries")
+            # A link may lead to itself or to nothing: none is followed.
+            if member.isreg():
+                yield member
+
+
+class _Headers(io.BufferedIOBase):
+    """What tarfile sees of a stream: its headers, which it would read whole at any length."""
+
+    def __init__(self, stream: io.BufferedIOBase) -> None:
+        self.stream, self.spare = stream, _MOST_HEADERS
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        # A header may say that its size is negative, which would mean all that is left.
+        if size is None or size < 0:
+            raise ValueError("it has a header of negative size")
+        # A header can be made so that tarfile takes the square of its length in time and memory.
+        self.spare -= max(size, size**2 // tarfile.BLOCKSIZE)
+        if self.spare < 0:
+            raise ValueError("its headers are too long")
+        return self.stream.read(size)
+
+    def tell(self) -> int:
+        return self.stream.tell()
+
+    def seek(self, position: int, whence: int = io.SEEK_SET, /) -> int:
+        # A file of negative size would lead round in a circle.
+        if position < self.tell():
+            raise ValueError("its headers lead back")
+        _check_size(position)
+        return self.stream.seek(position, whence)
+
+
+def _data(stream: io.BufferedIOBase, member: tarfile.TarInfo) -> bytes:
+    if member.issparse() or member.size < 0:
+        raise ValueError(f"{member.name} is sparse or of negative size")
+    _check_size(member.offset_data + member.size)
+    data = stream.read(member.size)
+    if len(data) < member.size:
+        raise ValueError(f"it ends within {member.name}")
+    return data
+
+
+def _check_size(size: int) -> None:
+    if size > _MOST_BYTES:
+        raise ValueError(f"it holds more than {_MOST_BYTES} bytes")
 
 
 def _is_zipped(path: Path) -> bool:
@@ -146,13 +213,13 @@ def _readable(path: Path, remedy: str) -> Iterator[None]:
         ) from error
 
 
-def _contents(read: Callable[[int], bytes]) -> bytes:
+def _contents(read: Callable[[int], bytes], most: int) -> bytes:
     parts, total = [], 0
     while part := read(_PART):
         parts.append(part)
         total += len(part)
-        if total > _MOST_BYTES:
-            raise ValueError(f"it holds more than {_MOST_BYTES} bytes")
+        if total > most:
+            raise ValueError(f"the set holds more than {_MOST_BYTES} bytes")
     return b"".join(parts)
 
 

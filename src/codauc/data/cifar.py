@@ -91,28 +91,32 @@ def _from_pickle(file: File, kind: Cifar) -> Pixels:
                 f"{file.where} has {', '.join(batch)[:200] or 'no entries'}: expected {key!r} too, "
                 f"as in {kind.name}; it is another data set's (as {kind.other}): {again}."
             )
-    labels = _listed(file.where, kind.key, batch[kind.key], again)
-    values = batch["data"]
-    rows = len(labels)
+    labels, values = batch[kind.key], batch["data"]
     if not isinstance(values, np.ndarray) or values.dtype != np.uint8:
         raise ValueError(f"{file.where} has no array of uint8 as 'data': expected one; {again}.")
-    if not rows or values.shape != (rows, _PIXELS):
+    if type(labels) is not list and not (isinstance(labels, np.ndarray) and labels.ndim == 1):
+        raise _no_integers(file.where, kind.key, again)
+    # Before any look at the labels, of which a small file may have very many.
+    if not len(labels) or values.shape != (len(labels), _PIXELS):
         raise ValueError(
-            f"{file.where} has {rows} labels and data of shape {list(values.shape)}: expected at "
-            f"least one image, and {_PIXELS} values for each label; {again}."
+            f"{file.where} has {len(labels)} labels and data of shape {list(values.shape)}: "
+            f"expected at least one image, and {_PIXELS} values for each label; {again}."
         )
+    if type(labels) is list:
+        labels = _listed(file.where, kind.key, labels, again)
     _check_labels(file.where, labels, kind.highest[-1], kind, again)
-    return Pixels(values.reshape(-1, *_SHAPE), labels)
+    return Pixels(values.reshape(-1, *_SHAPE), labels.astype(np.int64))
 
 
-def _listed(where: str, key: str, labels: Any, again: str) -> NDArray[np.int64]:
-    """The labels, which are a list of integers or an array of them."""
-    if isinstance(labels, np.ndarray) and labels.ndim == 1:
-        labels = labels.tolist()
-    if type(labels) is not list or not set(map(type, labels)) <= {int}:
-        raise ValueError(f"{where} has no list of integers as {key!r}: expected one; {again}.")
+def _listed(where: str, key: str, labels: list[Any], again: str) -> NDArray[np.int64]:
+    if not set(map(type, labels)) <= {int}:
+        raise _no_integers(where, key, again)
     # Too large for an int64: the check of the labels must still see that they are too large.
     return np.array([min(max(label, -1), 2**31) for label in labels], np.int64)
+
+
+def _no_integers(where: str, key: str, again: str) -> ValueError:
+    return ValueError(f"{where} has no list of integers as {key!r}: expected one; {again}.")
 
 
 def _check_labels(where: str, labels: NDArray[Any], highest: int, kind: Cifar, again: str) -> None:

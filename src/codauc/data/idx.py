@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from codauc.data.archives import File, find_file, read_file
+from codauc.data.archives import File, find_file, read_files
 from codauc.data.images import Pixels
 
 _SIDE = 28
@@ -26,14 +26,15 @@ def read_idx(
     Each of the four files is plain or ends in `.gz`, and its name may have a dot for the second
     dash, as in `train-images.idx3-ubyte`.
     """
-    files = [_file(Path(path), name, folders, remedy) for name in _FILES]
+    paths = [_place(Path(path), name, folders, remedy) for name in _FILES]
+    files = read_files(paths, _FILES, remedy)
     return _pixels(files[0], files[1], remedy), _pixels(files[2], files[3], remedy)
 
 
-def _file(root: Path, name: str, folders: tuple[str, ...], remedy: str) -> File:
+def _place(root: Path, name: str, folders: tuple[str, ...], remedy: str) -> Path:
     spellings = (name, name.replace("-idx", ".idx"))
     names = [str(Path(folder) / spelt) for folder in ("", *folders) for spelt in spellings]
-    return read_file(find_file(root, names, _FILES, remedy), _FILES, remedy)
+    return find_file(root, names, _FILES, remedy)
 
 
 def _pixels(images: File, labels: File, remedy: str) -> Pixels:

@@ -61,16 +61,18 @@ class ImageFiles(Rows):
     ) -> None:
         _pillow()
         self.size = whole("size", size, least=1, remedy="it is the side in pixels, such as 224")
-        if channels not in (1, 3):
+        self.channels = whole("channels", channels, least=1, remedy="use 3 (RGB) or 1 (grey)")
+        if self.channels not in SCALES:
             raise ValueError(f"channels={channels!r}: expected 3 (RGB) or 1 (grey); choose one.")
-        self.channels = channels
-        usual_mean, usual_std = SCALES[channels]
+        usual_mean, usual_std = SCALES[self.channels]
         self.mean = _by_channel("mean", mean, usual_mean)
         self.std = _by_channel("std", std, usual_std)
         if isinstance(files, str | bytes | os.PathLike):
             raise ValueError(
                 f"files={files!r}: expected several paths; write [{files!r}], or use image_folder."
             )
+        if not isinstance(files, Iterable | Paths):
+            raise ValueError(f"files={files!r}: expected several paths; give a list of them.")
         self._paths = files if isinstance(files, Paths) else Paths(files)
         self._rows = np.arange(len(self._paths))
         if not len(self):
@@ -142,7 +144,13 @@ class Paths:
     def __init__(self, names: Iterable[str | os.PathLike[str]], root: str = "") -> None:
         block, ends = bytearray(), array("q", [0])
         for name in names:
-            block += os.fsencode(name)
+            try:
+                block += os.fsencode(name)
+            except TypeError:
+                raise ValueError(
+                    f"files holds {name!r} of type {type(name).__name__}: expected paths, as str "
+                    "or pathlib.Path; name the images."
+                ) from None
             ends.append(len(block))
         self._root, self._block, self._ends = os.path.abspath(root), bytes(block), np.array(ends)
 
@@ -171,7 +179,7 @@ def _pillow() -> Any:
     try:
         import PIL.Image
     except ImportError as error:
-        raise ImportError(
+        raise ValueError(
             "Pillow is not installed: expected it to read images; pip install 'codauc[images]'."
         ) from error
     return PIL.Image

@@ -6,6 +6,7 @@ import csv
 import os
 import re
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import PurePath
 from typing import NamedTuple, TypedDict, Unpack
 
@@ -18,6 +19,7 @@ from codauc.data.image_files import ImageFiles, Paths
 from codauc.data.seeds import generator
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
+DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs"}
 
 
 class Scaling(TypedDict, total=False):
@@ -122,29 +124,40 @@ def image_table(
 ) -> tuple[ImageFiles, list[str]]:
     """The images that a CSV file names, and their labels: the texts in the column `target`.
 
-    The table is UTF-8, with commas and a first line of column names. Each row is a sample, so a
-    file named twice is two samples. Names in `file_column` are relative to `directory` and may
+    The table is UTF-8, with a first line of column names, separated by commas, semicolons or tabs:
+    by those that give the two columns, else by those that give the most. Each row is a sample, so
+    a file named twice is two samples. Names in `file_column` are relative to `directory` and may
     not lead out of it; `suffix`, such as ".png", is added to each. Empty lines are passed over.
     """
     root, names, labels = _directory(directory), list[str](), list[str]()
-    for where, name, label in _table(os.fspath(csv_path), file_column, target):
+    path = _path("csv_path", csv_path)
+    if not isinstance(suffix, str):
+        raise ValueError(f"suffix={suffix!r}: expected a text such as '.png'; use '' for none.")
+    for where, name, label in _table(path, file_column, target):
         _inside(root, name + suffix, where)
         if not label:
             raise ValueError(f"{where} has no text in {target!r}: expected a label; give it one.")
         names.append(name + suffix)
         labels.append(label)
     if not names:
-        raise ValueError(f"{os.fspath(csv_path)} has 0 rows: expected at least 1; name the images.")
+        raise ValueError(f"{path} has 0 rows: expected at least 1; name the images.")
     return ImageFiles(Paths(names, root), size, **scaling), labels
 
 
+def _path(name: str, value: str | os.PathLike[str]) -> str:
+    if not isinstance(value, str | os.PathLike):
+        raise ValueError(f"{name}={value!r}: expected a path; give it as str or pathlib.Path.")
+    return os.fspath(value)
+
+
 def _directory(directory: str | os.PathLike[str]) -> str:
-    if not os.path.isdir(directory):
+    path = _path("directory", directory)
+    if not os.path.isdir(path):
         raise ValueError(
-            f"directory={os.fspath(directory)!r} is not a directory: expected the one that holds "
-            "the images; correct the path."
+            f"directory={path!r} is not a directory: expected the one that holds the images; "
+            "correct the path."
         )
-    return os.path.abspath(directory)
+    return os.path.abspath(path)
 
 
 def _visible(folder: str) -> list[os.DirEntry[str]]:
@@ -209,15 +222,18 @@ def _table(path: str, *columns: str) -> Iterator[tuple[str, ...]]:
     """For each row where it is, for messages, and its texts in these columns."""
     try:
         with open(path, encoding="utf-8-sig", newline="") as file:
-            reader = csv.reader(file, strict=True)
+            first = file.readline()
+            delimiter = _delimiter(first, columns)
+            # Not rewound, since a pipe cannot be.
+            reader = csv.reader(chain([first], file), delimiter=delimiter, strict=True)
             header = next(reader, [])
-            places = [_place(path, header, column) for column in columns]
+            places = [_place(path, header, column, delimiter) for column in columns]
             for row in filter(None, reader):
                 where = f"{path}, line {reader.line_num},"
                 if len(row) != len(header):
                     raise ValueError(
                         f"{where} has {len(row)} values: expected {len(header)}, one a column; "
-                        "put values with commas in quotes."
+                        f"put values with {DELIMITERS[delimiter]} in quotes."
                     )
                 yield where, *(row[place] for place in places)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
@@ -227,12 +243,27 @@ def _table(path: str, *columns: str) -> Iterator[tuple[str, ...]]:
         ) from error
 
 
-def _place(path: str, header: list[str], column: str) -> int:
+def _delimiter(line: str, columns: Sequence[str]) -> str:
+    """What separates the names in the first line: it gives the columns asked for, then the most.
+
+    >>> _delimiter("file;age, sex, size;y", ["file", "y"]), _delimiter("fiel;y", ["file", "z"])
+    (';', ';')
+    """
+
+    def gives(delimiter: str) -> tuple[int, int]:
+        names = next(csv.reader([line], delimiter=delimiter), [])
+        return sum(column in names for column in columns), len(names)
+
+    return max(DELIMITERS, key=gives)  # of equals the first, commas
+
+
+def _place(path: str, header: list[str], column: str, delimiter: str) -> int:
     if not header:
         raise ValueError(f"{path} has no first line: expected one with the names of its columns.")
     if header.count(column) > 1:
         raise ValueError(f"{path} has the column {column!r} twice: expected it once; rename one.")
-    return header.index(choice(f"{path}: the column", column, tuple(header)))
+    hint = "" if delimiter == "," else f", which seems to be separated by {DELIMITERS[delimiter]}"
+    return header.index(choice(f"{path}{hint}: the column", column, tuple(header)))
 
 
 def _inside(root: str, name: str, where: str) -> None:

@@ -17,6 +17,8 @@ from codauc.data.pickled_arrays import Array, NotPlainError, build, called, name
 
 # Ten times the steps of the largest standard file: more would only fill the memory.
 _MOST_STEPS = 2_000_000
+_MOST_OF_A_KEY = 200
+_LONG_TEXT = 2**16
 
 _OPCODES = {opcode.code.encode("latin-1"): opcode.name for opcode in pickletools.opcodes}
 
@@ -140,7 +142,7 @@ class _Machine:
             raise NotPlainError(f"sets {len(items)} keys and values of a {type(target).__name__}")
         for key, value in zip(items[::2], items[1::2], strict=True):
             # Text alone: the hash of nested tuples could take for ever.
-            target[text(key)] = value
+            target[text(key, _MOST_OF_A_KEY)] = value
 
     def call(self) -> None:
         made = called(*self.last(2))
@@ -221,8 +223,27 @@ def _quoted(line: bytes) -> bytes:
     return line[1:-1].decode("unicode_escape").encode("latin-1")
 
 
+# Characters beyond latin-1, in either encoding.
+_WIDE = {
+    "utf-8": re.compile(rb"[\xc4-\xff]"),
+    "raw_unicode_escape": re.compile(rb"\\u(?!00)|\\U(?!000000)"),
+}
+
+
+def _decoded(data: bytes, encoding: str) -> str:
+    # One wide character makes all of a text take four bytes for each of its own; the long texts
+    # of honest files are bytes written as latin-1.
+    if len(data) > _LONG_TEXT and _WIDE[encoding].search(data):
+        raise NotPlainError("has a long text beyond latin-1")
+    return data.decode(encoding)
+
+
 def _utf8(data: bytes) -> str:
-    return data.decode("utf-8")
+    return _decoded(data, "utf-8")
+
+
+def _escaped(line: bytes) -> str:
+    return _decoded(line, "raw_unicode_escape")
 
 
 _Step = Callable[[_Machine], None]
@@ -247,7 +268,7 @@ _STEPS: dict[bytes, _Step] = {
     b"B": _counted(4, bytes),
     b"\x8e": _counted(8, bytes),
     b"\x96": _counted(8, bytes),
-    b"V": _line(lambda line: line.decode("raw_unicode_escape")),
+    b"V": _line(_escaped),
     b"X": _counted(4, _utf8),
     b"\x8c": _counted(1, _utf8),
     b"\x8d": _counted(8, _utf8),

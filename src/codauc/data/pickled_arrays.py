@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 Integers = NDArray[np.integer[Any]]
 
 _MOST_DIMENSIONS = 32
+# Of the names of dtypes and byte orders: the known ones have two.
+_MOST_LETTERS = 8
 
 
 class NotPlainError(ValueError):
@@ -58,13 +60,14 @@ class Array:
     value: Integers | None = None
 
 
-def text(value: Any) -> str:
-    """`value` as text: Python 2 wrote text as bytes."""
-    if type(value) is bytes:
-        return value.decode("latin-1")
-    if type(value) is not str:
+def text(value: Any, most: int) -> str:
+    """`value` as text of at most so many characters: Python 2 wrote text as bytes."""
+    if type(value) not in (bytes, str):
         raise NotPlainError(f"has a {type(value).__name__} in place of text")
-    return value
+    # Before it is decoded or hashed: a file can recall one long text over and over.
+    if len(value) > most:
+        raise NotPlainError(f"has a name of {len(value)} characters")
+    return value.decode("latin-1") if type(value) is bytes else str(value)
 
 
 def named(module: Any, name: Any) -> Name:
@@ -98,7 +101,7 @@ def called(name: Any, arguments: Any) -> bytes | Kind | Array:
         case [Name.RECONSTRUCT, Name.NDARRAY, (0,), b"b" | "b"]:
             return Array()
         case [Name.DTYPE, (str() | bytes()) as kind, 0, 1]:
-            return Kind(text(kind))
+            return Kind(text(kind, _MOST_LETTERS))
         case [Name.FROMBUFFER, bytes(data), Kind() as kind, tuple(shape), "C" | "F" as order]:
             return Array(_array(data, kind, shape, fortran=order == "F"))
     shown = name.value if isinstance(name, Name) else f"a {type(name).__name__}"
@@ -111,7 +114,7 @@ def build(target: Any, state: Any) -> None:
         raise NotPlainError(f"builds {type(target).__name__} from {type(state).__name__}")
     match (target, *state):
         case [Kind(), 3, (str() | bytes()) as order, None, None, None, -1, -1, 0]:
-            target.order = text(order)
+            target.order = text(order, _MOST_LETTERS)
         case [Array(), 1, tuple(shape), Kind() as kind, 0 | 1 as fortran, bytes(data)]:
             target.value = _array(data, kind, shape, fortran=bool(fortran))
         case _:

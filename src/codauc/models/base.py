@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import operator
+from collections.abc import Iterable, Mapping, Sequence, Set
 from itertools import pairwise
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor, nn
 
 from codauc.checks import whole
@@ -57,22 +59,34 @@ def dense(sizes: Sequence[int], dropout: float = 0.0) -> nn.Sequential:
     return nn.Sequential(*layers)
 
 
-def positive(plural: str, name: str, values: Sequence[int], remedy: str) -> list[int]:
-    """`values` as a list of integers of at least 1.
+def positive(plural: str, name: str, values: Iterable[int], remedy: str) -> list[int]:
+    """`values`, in a list, tuple, array or the like, as a list of integers of at least 1.
 
     >>> positive("widths", "width", (8, 0), "give one such number per layer")
     Traceback (most recent call last):
         ...
     ValueError: width=0: expected an integer >= 1; give one such number per layer.
     """
-    if not isinstance(values, Sequence):
+    try:
+        # Texts hold no integers, bytes hold some by accident, and sets and mappings have no order.
+        listed = None if isinstance(values, str | bytes | Set | Mapping) else list(values)
+    except TypeError:  # also of arrays and tensors without a dimension, which look iterable
+        listed = None
+    if listed is None:
         raise ValueError(
-            f"{plural}={values!r}: expected a sequence of integers; write [{values!r}]."
+            f"{plural}={values!r}: expected a sequence of integers; write {_example(values)}."
         )
-    return [whole(name, value, least=1, remedy=remedy) for value in values]
+    return [whole(name, value, least=1, remedy=remedy) for value in listed]
 
 
-def checked_widths(widths: Sequence[int]) -> list[int]:
+def _example(value: Any) -> str:
+    try:
+        return f"[{operator.index(value)}]"
+    except TypeError:
+        return "them in a list, such as [16, 32]"
+
+
+def checked_widths(widths: Iterable[int]) -> list[int]:
     """`widths` as a list of layer widths."""
     return positive("widths", "width", widths, "give one such number per layer")
 
@@ -85,3 +99,61 @@ def checked_outputs(outputs: int) -> int:
 def checked_channels(in_channels: int) -> int:
     """`in_channels` as a number of colours."""
     return whole("in_channels", in_channels, least=1, remedy="use 3 for colour images")
+
+
+def check_images(model: nn.Module, x: Tensor, channels: int, least: int, remedy: str) -> None:
+    """Refuse `x` unless it is images [N, channels, H, W] with sides of `least` that `model` takes.
+
+    >>> import torch
+    >>> check_images(nn.Linear(3, 1), torch.zeros(2, 1, 8, 8), 3, 1, "use larger images")
+    Traceback (most recent call last):
+        ...
+    ValueError: x of shape [2, 1, 8, 8]: expected [N, 3, H, W]; give images of this shape, or make \
+the model with as many in_channels as they have.
+    """
+    if x.dim() != 4 or x.shape[1] != channels:
+        raise ValueError(
+            f"x of shape {list(x.shape)}: expected [N, {channels}, H, W]; give images of this "
+            "shape, or make the model with as many in_channels as they have."
+        )
+    if min(x.shape[2:]) < least:
+        raise ValueError(
+            f"x of shape {list(x.shape)}: expected [N, {channels}, H, W] with H, W >= {least}; "
+            f"{remedy}."
+        )
+    check_floats(model, x)
+
+
+def check_floats(model: nn.Module, x: Tensor) -> None:
+    """Refuse `x` unless it is of floats that can be multiplied with the weights of `model`.
+
+    Only dtypes are looked at, no values, so that no device is waited for.
+
+    >>> import torch
+    >>> check_floats(nn.Linear(3, 1), torch.zeros(2, 3, dtype=torch.float64))
+    Traceback (most recent call last):
+        ...
+    ValueError: x of torch.float64: expected torch.float32, as the weights are; use \
+x.to(torch.float32), or make all of the model torch.float64 by model.to(torch.float64).
+    """
+    if not x.is_floating_point():
+        raise ValueError(
+            f"x of {x.dtype}: expected floats; use x.float(), also for codes of categories, and "
+            "x.float() / 255 for pixels of 8 bits."
+        )
+    weight = next(model.parameters(), None)
+    # Copies of DataParallel have no parameters, and some quantised layers none of floats.
+    if weight is None or weight.dtype == x.dtype or not weight.is_floating_point():
+        return
+    if not _cast_by_autocast(x.device.type, x.dtype, weight.dtype):
+        raise ValueError(
+            f"x of {x.dtype}: expected {weight.dtype}, as the weights are; use "
+            f"x.to({weight.dtype}), or make all of the model {x.dtype} by model.to({x.dtype})."
+        )
+
+
+def _cast_by_autocast(device: str, *dtypes: torch.dtype) -> bool:
+    """Whether a block of autocast makes these dtypes one, which it does but for float64."""
+    if torch.float64 in dtypes or not torch.amp.is_autocast_available(device):
+        return False
+    return torch.is_autocast_enabled(device)

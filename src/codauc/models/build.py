@@ -23,7 +23,8 @@ def build(name: str, /, **arguments: Any) -> nn.Module:
     """The network called `name`, made with `arguments`.
 
     `name` is one of "convnet", "mlp", "resnet18", "resnet20", "resnet50" and "tabular", or an
-    import path "package.module:Name" of a class or function that returns an `nn.Module`.
+    import path "package.module:Name" of a class or function that returns an `nn.Module`. Whatever
+    that raises becomes a ValueError, which says what it was.
     For the first kind `build(model.model_name, **model.arguments)` is the same architecture again.
 
     >>> build("mlp", inputs=3, widths=[4]).arguments
@@ -34,12 +35,12 @@ def build(name: str, /, **arguments: Any) -> nn.Module:
     maker = _imported(name) if isinstance(name, str) and ":" in name else _own(name)
     try:
         model = maker(**arguments)
-    except TypeError as error:
-        if isinstance(error, ValueError):  # an unknown argument, already explained
+    except Exception as error:  # a class or function of others may fail in any way
+        if name in MODELS and isinstance(error, ValueError):  # of our own, already explained
             raise
         raise ValueError(
-            f"model={name!r} could not be made with {_listed(arguments)}: {error}; "
-            "give the arguments it takes."
+            f"model={name!r} could not be made with {_listed(arguments)}: "
+            f"{type(error).__name__}: {error}; give the arguments it takes."
         ) from error
     if not isinstance(model, nn.Module):
         raise ValueError(

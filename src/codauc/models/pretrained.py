@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,23 +19,29 @@ Weights: TypeAlias = dict[str, Tensor]
 SAFE_TORCH = "2.10"  # before, a torch file could run code in spite of weights_only
 WRAPPINGS = ("state_dict", "model_state_dict", "model")
 PREFIXES = ("module.", "_orig_mod.")  # of DataParallel and of torch.compile
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 SHOWN = 3
 
 
 @known_arguments
-def load_pretrained(model: nn.Module, path: str | os.PathLike[str]) -> list[str]:
+def load_pretrained(
+    model: nn.Module, path: str | os.PathLike[str], head: str | None = None
+) -> list[str]:
     """Load the weights in the file `path` into `model`; returns the names it kept as they were.
 
     The file is `.safetensors`, or one of `torch.save` with a state_dict in it, as it is or under
-    the key "state_dict", "model_state_dict" or "model"; names may begin with "module.". Torch files
-    are read with `weights_only=True`, and by torch 2.10 or later only: in earlier ones such a file
-    could still run code (CVE-2025-32434, CVE-2026-24747).
+    the key "state_dict", "model_state_dict" or "model"; names may begin with "module." and
+    "_orig_mod.", in any order. Torch files are read with `weights_only=True`, and by torch 2.10 or
+    later only: in earlier ones such a file could still run code (CVE-2025-32434, CVE-2026-24747).
 
-    Every weight must be there with its shape, but for the head: the last `nn.Linear` of the model
-    (`fc` or `head` in the package's). If the file has it in another shape, or not at all, it stays
-    as it was initialised and its names are returned: such a head is still to be trained. Counters
-    of batches (`num_batches_tracked`), which old files lack, may be missing. Anything else that is
-    missing, unexpected or of another shape is an error, and the model is left untouched.
+    Every weight must be there with its shape, but for the head: the module called `head`, by
+    default the last `nn.Linear` that the model registered (`fc` or `head` in the package's). If the
+    file has it in another shape, or not at all, it stays as it was initialised and its names are
+    returned: such a head is still to be trained. Counters of batches (`num_batches_tracked`), which
+    old files lack, may be missing. Weights of float16, bfloat16, float32 and float64 are cast to
+    the model's dtype. Anything else that is missing, unexpected, of another shape, not of such
+    floats where the model has floats, or not an ordinary tensor (sparse, quantised, without
+    values) is an error, and the model is left untouched.
 
     >>> from tempfile import TemporaryDirectory
     >>> from safetensors.torch import save_file
@@ -47,19 +54,22 @@ def load_pretrained(model: nn.Module, path: str | os.PathLike[str]) -> list[str]
     path = Path(path)
     expected = {n: t for n, t in model.state_dict().items() if isinstance(t, Tensor)}
     found = _without_prefixes(_state_dict(_read(path), path), expected)
-    head = _other_head(_head_names(model), found, expected)
-    body = {name: tensor for name, tensor in found.items() if name not in head}
-    wanted = {name: tensor for name, tensor in expected.items() if name not in head}
+    names = _last_linear(model) if head is None else _named(model, head, found, expected)
+    kept = _other_head(names, found, expected)
+    body = {name: tensor for name, tensor in found.items() if name not in kept}
+    wanted = {name: tensor for name, tensor in expected.items() if name not in kept}
     problems = _problems(body, wanted)
     if not problems and not body:
         problems = ["it has nothing of the model but its head"]
     if problems:
         raise ValueError(
             f"{path} does not fit {type(model).__name__}: {'; '.join(problems)}. "
-            "Expected the weights of the same architecture; make the model as it was made then."
+            "Expected the weights of the same architecture; make the model as it was made then, "
+            "and name its head by head=... if that is not the last nn.Linear."
         )
+    _check_dtypes(body, expected, path)
     model.load_state_dict(body, strict=False)
-    return [name for name in expected if name in head]
+    return [name for name in expected if name in kept]
 
 
 def _read(path: Path) -> Any:
@@ -97,28 +107,68 @@ def _state_dict(content: Any, path: Path) -> Weights:
                 f"{path} holds {name!r} of type {type(value).__name__}: expected names and "
                 "tensors; save model.state_dict()."
             )
+        strange = _strange(value)
+        if strange:
+            raise ValueError(
+                f"{path} holds {name!r}, {strange}: expected ordinary dense tensors; save the "
+                "weights of the model before it was changed so, or convert them."
+            )
     return dict(content)
 
 
+def _strange(tensor: Tensor) -> str:
+    """What keeps the tensor from being copied into a weight, if anything."""
+    if type(tensor) not in (Tensor, nn.Parameter):  # such as the parts that FSDP saves
+        return f"a {type(tensor).__name__}"
+    if tensor.is_meta:
+        return "a meta tensor, without values"
+    if tensor.is_quantized:
+        return f"a quantised tensor of {tensor.dtype}"
+    if tensor.is_nested:
+        return "a nested tensor"
+    if tensor.layout != torch.strided:
+        return f"a sparse tensor ({tensor.layout})"
+    return ""
+
+
 def _without_prefixes(found: Weights, expected: Weights) -> Weights:
-    for prefix in PREFIXES:
-        wrapped = any(name.startswith(prefix) for name in expected)
-        if not wrapped and all(name.startswith(prefix) for name in found):
-            found = {name.removeprefix(prefix): tensor for name, tensor in found.items()}
+    # What the model's own names begin with is no wrapper's.
+    prefixes = [p for p in PREFIXES if not any(name.startswith(p) for name in expected)]
+    while found:
+        shared = (p for p in prefixes if all(name.startswith(p) for name in found))
+        prefix = next(shared, None)
+        if prefix is None:
+            break
+        found = {name.removeprefix(prefix): tensor for name, tensor in found.items()}
     return found
 
 
-def _head_names(model: nn.Module) -> list[str]:
+def _last_linear(model: nn.Module) -> list[str]:
     linear = [name for name, part in model.named_modules() if isinstance(part, nn.Linear)]
     if not linear:
         return []
     return [f"{linear[-1]}.{name}".lstrip(".") for name in ("weight", "bias")]
 
 
+def _named(model: nn.Module, head: str, found: Weights, expected: Weights) -> list[str]:
+    """The names of what the module `head` holds, in the model or in the file."""
+    if not any(name.startswith(f"{head}.") for name in expected):
+        modules = [name for name, _ in model.named_modules() if name]
+        holders = [name for name in modules if any(n.startswith(f"{name}.") for n in expected)]
+        near = difflib.get_close_matches(str(head), holders, n=1)
+        last = holders[-1:]
+        raise ValueError(
+            f"head={head!r}: expected the name of a module of {type(model).__name__} that holds "
+            f"weights{f', such as {last[0]!r}' if last else ''}; "
+            + (f"did you mean {near[0]!r}?" if near else "model.named_modules() has the names.")
+        )
+    return [name for name in {**expected, **found} if name.startswith(f"{head}.")]
+
+
 def _other_head(names: list[str], found: Weights, expected: Weights) -> set[str]:
     """The names of the head if the file has another one or none; a head goes as a whole."""
-    held = [name for name in names if name in found]
-    same = all(found[name].shape == expected[name].shape for name in held if name in expected)
+    held = [name for name in names if name in found and name in expected]
+    same = all(found[name].shape == expected[name].shape for name in held)
     return set() if held and same else set(names)
 
 
@@ -136,6 +186,21 @@ def _problems(found: Weights, expected: Weights) -> list[str]:
     ]
     kinds = {"missing": missing, "unexpected": unexpected, "of another shape": misshapen}
     return [f"{len(names)} {kind}: {_first(names)}" for kind, names in kinds.items() if names]
+
+
+def _check_dtypes(found: Weights, expected: Weights, path: Path) -> None:
+    """Refuse what would be cast to floats and mean something else: int8 without its scale."""
+    wrong = [
+        f"{name} (got {tensor.dtype}, expected {expected[name].dtype})"
+        for name, tensor in found.items()
+        if expected[name].is_floating_point()
+        and tensor.dtype not in (*FLOATS, expected[name].dtype)
+    ]
+    if wrong:
+        raise ValueError(
+            f"{path} has {len(wrong)} of a dtype that is not cast to floats: {_first(wrong)}. "
+            "Expected float16, bfloat16, float32 or float64; save the weights as one of these."
+        )
 
 
 def _first(names: list[str]) -> str:

@@ -9,7 +9,13 @@ from torch import Tensor, nn
 from torch.nn.functional import pad, relu
 
 from codauc.checks import known_arguments
-from codauc.models.base import Model, checked_channels, checked_outputs, one_or_more
+from codauc.models.base import (
+    Model,
+    check_images,
+    checked_channels,
+    checked_outputs,
+    one_or_more,
+)
 
 
 class Residual(nn.Module):
@@ -85,11 +91,7 @@ class _ResNet(Model):
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits of the images `x`."""
-        if x.dim() != 4 or x.shape[1] != self.conv1.in_channels:
-            raise ValueError(
-                f"x of shape {list(x.shape)}: expected [N, {self.conv1.in_channels}, H, W]; "
-                "make the model with as many in_channels as the images have."
-            )
+        check_images(self, x, self.conv1.in_channels, 1, "give images that have pixels")
         x = self.pool(relu(self.bn1(self.conv1(x)), inplace=True))
         for index in range(1, self.depth + 1):
             x = self.get_submodule(f"layer{index}")(x)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 from torch import Tensor, nn
 
 from codauc.checks import known_arguments, whole
 from codauc.models.base import (
     Model,
+    check_floats,
+    check_images,
     checked_channels,
     checked_outputs,
     checked_widths,
@@ -31,7 +33,7 @@ class ConvNet(Model, name="convnet"):
 
     @known_arguments
     def __init__(
-        self, in_channels: int = 1, widths: Sequence[int] = (16, 32, 64), outputs: int = 1
+        self, in_channels: int = 1, widths: Iterable[int] = (16, 32, 64), outputs: int = 1
     ) -> None:
         in_channels, widths = checked_channels(in_channels), checked_widths(widths)
         outputs = checked_outputs(outputs)
@@ -43,11 +45,8 @@ class ConvNet(Model, name="convnet"):
     def forward(self, x: Tensor) -> Tensor:
         """Logits of the images `x`."""
         least = 2 ** len(self.blocks)
-        if x.dim() != 4 or min(x.shape[2:]) < least:
-            raise ValueError(
-                f"x of shape {list(x.shape)}: expected [N, channels, H, W] with H, W >= {least}; "
-                "use larger images or fewer widths."
-            )
+        remedy = "use larger images or fewer widths"
+        check_images(self, x, self.arguments["in_channels"], least, remedy)
         return one_or_more(self.head(self.blocks(x).mean(dim=(2, 3))))
 
 
@@ -63,7 +62,7 @@ class MLP(Model, name="mlp"):
     """
 
     @known_arguments
-    def __init__(self, inputs: int, widths: Sequence[int] = (256, 256), outputs: int = 1) -> None:
+    def __init__(self, inputs: int, widths: Iterable[int] = (256, 256), outputs: int = 1) -> None:
         inputs = whole("inputs", inputs, least=1, remedy="it is the number of features")
         widths, outputs = checked_widths(widths), checked_outputs(outputs)
         super().__init__(inputs=inputs, widths=widths, outputs=outputs)
@@ -79,6 +78,7 @@ class MLP(Model, name="mlp"):
                 f"x of shape {list(x.shape)}: expected [N, ...] with {self.inputs} numbers "
                 "a sample; make the model with as many inputs as the data has."
             )
+        check_floats(self, x)
         return one_or_more(self.head(self.layers(x.flatten(1))))
 
 

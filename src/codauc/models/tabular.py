@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import NoReturn
 
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from codauc.checks import known_arguments, real, whole
 from codauc.models.base import (
     Model,
+    check_floats,
     checked_outputs,
     checked_widths,
     dense,
@@ -44,8 +45,8 @@ class TabularNet(Model, name="tabular"):
     def __init__(
         self,
         numbers: int,
-        categories: Sequence[int] = (),
-        widths: Sequence[int] = (256, 256),
+        categories: Iterable[int] = (),
+        widths: Iterable[int] = (256, 256),
         outputs: int = 1,
         dropout: float = 0.0,
     ) -> None:
@@ -84,8 +85,7 @@ class TabularNet(Model, name="tabular"):
                 f"x of shape {list(x.shape)}: expected [N, {columns}], {self.numbers} numbers then "
                 f"{len(self.embeddings)} category codes; give the columns the model was made for."
             )
-        if not x.is_floating_point():
-            raise ValueError(f"x of {x.dtype}: expected floats; use x.float(), also for the codes.")
+        check_floats(self, x)
         largest, exact = max(self.arguments["categories"], default=0), 2 / torch.finfo(x.dtype).eps
         if largest > exact:
             raise ValueError(
