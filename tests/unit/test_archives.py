@@ -540,7 +540,7 @@ BOMBS = {
         + b"22 GNU.sparse.major=1\n22 GNU.sparse.minor=0\n".ljust(512, b"\0")
         + header(b"0", 2**26)
         + b"9999999999\n"
-        + b"1\n" * 2**25,
+        + (b"1" * 255 + b"\n") * 2**18,
         "headers are too long",
     ),
     "a negative size": (header(b"0", -1024) + bytes(2**20), "lead back"),

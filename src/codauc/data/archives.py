@@ -17,6 +17,7 @@ from typing import NamedTuple
 _MOST_BYTES = 2**30
 # The standard archives have fewer than 20.
 _MOST_MEMBERS = 1000
+# A thousand entries with short names, or one header of 32 kB.
 _MOST_HEADERS = 2**21
 _PART = 2**20
 

@@ -90,7 +90,9 @@ class Packer:
             self._measure(column, numbers[:, column])
         block = np.empty((len(numbers), self.width), np.float32)
         with np.errstate(over="ignore"):  # what is too far from all others is found when encoded
-            block[:, : numbers.shape[1]] = (numbers - self.shift) / self.unit
+            apart = numbers - self.shift
+            apart *= 1 / self.unit
+            block[:, : numbers.shape[1]] = apart
         for column, values in enumerate(codes, numbers.shape[1]):
             block[:, column] = values
         self.rows += len(block)
