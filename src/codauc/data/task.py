@@ -31,10 +31,11 @@ class Task(NamedTuple):
 
     def shard(self, rank: int, workers: int, seed: int) -> Tensor:
         """The numbers of one worker's training images: shuffled by `seed`, evenly split."""
+        shards = even_shards(len(self.rows), workers, seed)
         rank = whole("rank", rank, least=0, remedy="use group.rank")
         if rank >= workers:
             raise ValueError(f"rank={rank} of {workers} workers: expected at most {workers - 1}.")
-        return self.rows[even_shards(len(self.rows), workers, seed)[rank]]
+        return self.rows[shards[rank]]
 
 
 @known_arguments
