@@ -141,7 +141,7 @@ x.to(torch.float32), or make all of the model torch.float64 by model.to(torch.fl
             f"x of {x.dtype}: expected floats; use x.float(), also for codes of categories, and "
             "x.float() / 255 for pixels of 8 bits."
         )
-    weight = next(model.parameters(), None)
+    weight = _first_weight(model)
     # Copies of DataParallel have no parameters, and some quantised layers none of floats.
     if weight is None or weight.dtype == x.dtype or not weight.is_floating_point():
         return
@@ -150,6 +150,12 @@ x.to(torch.float32), or make all of the model torch.float64 by model.to(torch.fl
             f"x of {x.dtype}: expected {weight.dtype}, as the weights are; use "
             f"x.to({weight.dtype}), or make all of the model {x.dtype} by model.to({x.dtype})."
         )
+
+
+def _first_weight(model: nn.Module) -> Tensor | None:
+    for weight in model.parameters():  # not next(...), which older torch does not compile
+        return weight
+    return None
 
 
 def _cast_by_autocast(device: str, *dtypes: torch.dtype) -> bool:
