@@ -38,7 +38,7 @@ class Residual(nn.Module):
         """The block's output, of the shape of its shortcut's."""
         y = x
         for index in range(1, self.depth + 1):
-            y = self.get_submodule(f"bn{index}")(self.get_submodule(f"conv{index}")(y))
+            y = getattr(self, f"bn{index}")(getattr(self, f"conv{index}")(y))
             if index < self.depth:
                 # In place: BatchNorm's backward needs its input, not what it returned.
                 y = relu(y, inplace=True)
@@ -94,7 +94,7 @@ class _ResNet(Model):
         check_images(self, x, self.conv1.in_channels, 1, "give images that have pixels")
         x = self.pool(relu(self.bn1(self.conv1(x)), inplace=True))
         for index in range(1, self.depth + 1):
-            x = self.get_submodule(f"layer{index}")(x)
+            x = getattr(self, f"layer{index}")(x)
         return one_or_more(self.fc(x.mean(dim=(2, 3))))
 
 
