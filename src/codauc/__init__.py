@@ -1,16 +1,23 @@
 """Train deep networks for the largest AUC, with few communications."""
 
-from codauc.coda import CoDA
-from codauc.evaluation import evaluate, group_auc, predict
-from codauc.group import Group, LocalGroup
-from codauc.group.distributed import distributed
-from codauc.launch import launch
-from codauc.loss import MinMaxAUCLoss
-from codauc.metrics import auc, auc_interval
-from codauc.optim import PPDSG
-from codauc.saved import load_model, save_model
-from codauc.schedules import Stage, constant, geometric, np_ppd_sg, one_shot, theorem
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from codauc.version import __version__ as __version__
+
+if TYPE_CHECKING:
+    from codauc.coda import CoDA
+    from codauc.evaluation import evaluate, group_auc, predict
+    from codauc.group import Group, LocalGroup
+    from codauc.group.distributed import distributed
+    from codauc.launching import launch
+    from codauc.loss import MinMaxAUCLoss
+    from codauc.metrics import auc, auc_interval
+    from codauc.optim import PPDSG
+    from codauc.saved import load_model, save_model
+    from codauc.schedules import Stage, constant, geometric, np_ppd_sg, one_shot, theorem
 
 __all__ = [
     "PPDSG",
@@ -34,3 +41,42 @@ __all__ = [
     "save_model",
     "theorem",
 ]
+
+# Names come from their modules when they are first asked for: torch takes seconds to import, and
+# `codauc --help` does without it.
+_HOMES = {
+    "PPDSG": "optim",
+    "CoDA": "coda",
+    "Group": "group",
+    "LocalGroup": "group",
+    "MinMaxAUCLoss": "loss",
+    "auc": "metrics",
+    "auc_interval": "metrics",
+    "distributed": "group.distributed",
+    "evaluate": "evaluation",
+    "group_auc": "evaluation",
+    "predict": "evaluation",
+    "launch": "launching",
+    "load_model": "saved",
+    "save_model": "saved",
+    **dict.fromkeys(
+        ("Stage", "constant", "geometric", "np_ppd_sg", "one_shot", "theorem"), "schedules"
+    ),
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        value = getattr(import_module(f"codauc.{_HOMES[name]}"), name)
+        globals()[name] = value
+        return value
+    try:
+        return import_module(f"codauc.{name}")
+    except ModuleNotFoundError as error:
+        if error.name != f"codauc.{name}":
+            raise
+        raise AttributeError(f"module 'codauc' has no attribute {name!r}") from None
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -7,8 +7,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from codauc import __version__
-from codauc.demo import Settings, run, set_up
+from codauc.config import DemoSettings
+from codauc.version import __version__
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -20,8 +20,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.print_help()
         return 0
     try:
+        from codauc.demo import run, set_up  # torch: not for help, nor for a wrong option
+
         set_up()
-        run(Settings(**{**options, "sync_every": tuple(options["sync_every"])}), quiet=quiet)
+        run(DemoSettings(**{**options, "sync_every": tuple(options["sync_every"])}), quiet=quiet)
     except KeyboardInterrupt:
         print("Interrupted; what was finished is kept.", file=sys.stderr)
         return 130
@@ -46,7 +48,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog="example: codauc demo --workers 8 --sync-every 4 32 --out runs/eight",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
-    add, default = demo.add_argument, Settings()
+    add, default = demo.add_argument, DemoSettings()
     add("--workers", type=int, metavar="K", default=default.workers, help="simulated workers")
     add(
         "--sync-every",

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from tempfile import TemporaryFile
 
 import torch
@@ -16,10 +15,11 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from codauc.coda import CoDA
+from codauc.config import DemoSettings
 from codauc.data import Batches, Task, binary_task, fashion_tiny
 from codauc.evaluation import evaluate
 from codauc.group import Group
-from codauc.launch import launch
+from codauc.launching import launch
 from codauc.loss import MinMaxAUCLoss
 from codauc.metrics import AUC
 from codauc.models import ConvNet
@@ -33,25 +33,6 @@ KEEP_NEGATIVES = 0.4
 BATCH_SIZE = 32
 EVALUATE_EVERY = 64
 DUAL_SAMPLES = 512
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What the demonstration runs; the defaults take about a minute on two cores."""
-
-    workers: int = 4
-    sync_every: tuple[int, ...] = (8, 64)
-    lr: float = 0.5
-    steps: int = 64
-    stages: int = 3
-    gamma: float = 500.0
-    seed: int = 0
-    out: Path = Path("runs/demo")
-
-    @property
-    def iterations(self) -> int:
-        """Steps of each worker in one run."""
-        return sum(stage.steps for stage in geometric(self.lr, self.steps, self.stages))
 
 
 @dataclass(frozen=True)
@@ -89,7 +70,7 @@ def load(seed: int) -> Task:
     return binary_task(fashion_tiny(), "half", KEEP_NEGATIVES, seed)
 
 
-def methods(settings: Settings) -> list[Method]:
+def methods(settings: DemoSettings) -> list[Method]:
     """PPD-SG alone, NP-PPD-SG and CoDA on K workers."""
     workers = settings.workers
     return [
@@ -103,7 +84,7 @@ def train(
     group: Group,
     method: Method,
     data: Task,
-    settings: Settings,
+    settings: DemoSettings,
     progress: Progress | None,
     done: int,
 ) -> Outcome | None:
@@ -154,7 +135,7 @@ def train(
     )
 
 
-def run(settings: Settings, *, quiet: bool = False) -> list[Outcome]:
+def run(settings: DemoSettings, *, quiet: bool = False) -> list[Outcome]:
     """Run all methods, print the table and save everything; an interrupt keeps what is done."""
     data, outcomes, done = load(settings.seed), list[Outcome](), 0
     _check(settings, data)
@@ -189,7 +170,7 @@ def run(settings: Settings, *, quiet: bool = False) -> list[Outcome]:
     return outcomes
 
 
-def _check(settings: Settings, data: Task) -> None:
+def _check(settings: DemoSettings, data: Task) -> None:
     """Raise now what would otherwise be raised after minutes of work."""
     data.shard(0, settings.workers, settings.seed)
     for method in methods(settings):
@@ -208,7 +189,7 @@ def _loss(data: Task) -> MinMaxAUCLoss:
     return MinMaxAUCLoss(pos_ratio=data.pos_ratio)
 
 
-def show(outcomes: Sequence[Outcome], settings: Settings) -> None:
+def show(outcomes: Sequence[Outcome], settings: DemoSettings) -> None:
     """Print the table and the comparison, save numbers, weights and picture, name the paths."""
     header = ["method", "K", "test AUC", "95% interval", "iterations", "rounds", "dual est."]
     header += ["MB sent/worker", "seconds"]

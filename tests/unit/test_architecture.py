@@ -3,6 +3,8 @@
 import ast
 import importlib
 import inspect
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,7 @@ ROOMS = [
     "objective",
     "theory",
     "schedules",
+    "config",
     "reference",
     "metrics",
     "models",
@@ -39,7 +42,7 @@ ROOMS = [
     "evaluation",
     "saved",
     "processes",
-    "launch",
+    "launching",
     "report",
     "demo",
     "cli",
@@ -77,7 +80,7 @@ def test_imports_point_upward_only(path):
         assert target == room or ROOMS.index(target) < ROOMS.index(room), f"{room} imports {module}"
 
 
-@pytest.mark.parametrize("name", ["theory", "schedules", "checks", "progress"])
+@pytest.mark.parametrize("name", ["theory", "schedules", "checks", "progress", "config"])
 def test_plain_rooms_do_not_know_torch(name):
     tree = ast.parse((SOURCE / f"{name}.py").read_text(encoding="utf-8"))
     names = [
@@ -99,3 +102,27 @@ def test_every_module_imports_alone():
         parts = path.relative_to(SOURCE).with_suffix("").parts
         if parts[-1] not in ("__main__",):
             importlib.import_module(".".join(["codauc", *parts]).removesuffix(".__init__"))
+
+
+def test_no_module_has_the_name_of_something_public():
+    """Importing it would put the module in the place of the name."""
+    modules = {path.relative_to(SOURCE).parts[0].removesuffix(".py") for path in FILES}
+    assert not modules & set(codauc.__all__)
+
+
+def test_the_package_and_the_command_s_help_do_without_torch():
+    code = (
+        "import sys, codauc\n"
+        "from codauc.cli import main\n"
+        "try: main(['--help'])\n"
+        "except SystemExit: pass\n"
+        "assert 'torch' not in sys.modules and 'numpy' not in sys.modules\n"
+        "assert set(codauc.__all__) <= set(dir(codauc))\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+def test_a_name_that_does_not_exist_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="has no attribute 'lunch'"):
+        codauc.lunch  # noqa: B018
+    assert not hasattr(codauc, "__path_that_is_not__")
