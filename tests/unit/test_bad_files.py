@@ -207,6 +207,26 @@ FILES = {
     ),
     "an unpacked promise": (text(b"age,y\n1,0\n", "a.csv.zst"), {"path": "a.csv.zst"}, "unpack it"),
     "no drop at all": (csv(GOOD), {"drop": None}, "drop=None: expected a list"),
+    "a column of nothing": (
+        csv(changed(age=None)),
+        {},
+        r"column 'age' has no value in any row.*drop=\['age'\]",
+    ),
+    "a bad cell among dates": (
+        text(b"when,y\n" + b"2024-01-01,0\n2024-01-02,1\n" * 20 + b"?,1\n"),
+        {},
+        r"a\.csv, column 'when', row 40: got the text '\?' among others",
+    ),
+    "dates for a category": (
+        lambda folder: GOOD.assign(age=pd.Timestamp("2024-01-01")).to_parquet(folder / "a.parquet"),
+        {"categories": ["age"]},
+        "column 'age' holds dates",
+    ),
+    "ids in a small table": (
+        csv(pd.DataFrame({"id": [f"n{i}" for i in range(99)], "y": [0, 1, 0] * 33})),
+        {},
+        r"column 'id' has 99 different texts.*drop=\['id'\]",
+    ),
     "two ways to share": (csv(GOOD), {"silo": "city", "skew": 0.5}, "at most one way"),
 }
 

@@ -267,7 +267,8 @@ def _windows(blocks, count, block):
             part, left = [], {}
 
 
-def test_samples_on_disk_are_read_in_blocks(tmp_path):
+def test_samples_on_disk_are_read_in_blocks(tmp_path, monkeypatch):
+    monkeypatch.setattr("codauc.data.order._WINDOW", 2)
     np.save(tmp_path / "x.npy", np.zeros((4000, 1000), np.float32))
     mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
     batches = Batches(mapped, torch.zeros(4000), 32, rows=torch.arange(3999, -1, -2))

@@ -637,3 +637,130 @@ def test_a_nested_folder_of_parquet_files_is_read_whole(tmp_path):
     data[:100].to_parquet(tmp_path / "a.parquet")
     data[100:].to_parquet(tmp_path / "later" / "b.pq")
     assert len(read_table(tmp_path, "ill", positive="yes").rows) == 200
+
+
+@pytest.mark.parametrize("value", [0.1, 1.7e18, 1700000000123456789, 1e140, -5e-200])
+@pytest.mark.parametrize("memory", [0, 1 << 20])
+def test_a_constant_of_any_size_becomes_zero(value, memory):
+    data = pd.DataFrame({"k": np.full(30_011, value), "b": np.arange(30_011.0), "y": 0})
+    data.loc[::2, "y"] = 1
+    for source, target in ((data, "y"), (data[["k", "b"]].to_numpy(float), data["y"].to_numpy())):
+        x = read_table(source, target, memory=memory).x
+        x = x if isinstance(x, torch.Tensor) else x.gather(torch.arange(30_011))
+        assert x[:, 0].abs().max() < 1e-3
+
+
+def test_what_hardly_varies_stays_small():
+    values = 1.7e18 + np.random.default_rng(0).integers(0, 10**6, 1000)
+    x = read_table(pd.DataFrame({"a": values, "y": np.arange(1000) % 2}), "y").x
+    assert x.abs().max() < 10
+
+
+@pytest.mark.parametrize("memory", [0, 1 << 20])
+def test_values_of_other_sizes_may_come_late(memory, monkeypatch):
+    """The first batch is of p-values near 1e-55, the next of ordinary ones."""
+    monkeypatch.setattr("codauc.data.tables.files._CELLS", 1)
+    rng = np.random.default_rng(0)
+    values = np.r_[10.0 ** -np.linspace(60, 50, 2000), rng.random(3000), 1e149]
+    data = pd.DataFrame(
+        {"a": values[:-1], "b": np.r_[values[1:-1], 1e149], "y": np.arange(5000) % 2}
+    )
+    x = read_table(data, "y", memory=memory).x
+    x = x if isinstance(x, torch.Tensor) else x.gather(torch.arange(5000))
+    expected = (data["a"] - data["a"].mean()) / data["a"].std(ddof=0)
+    np.testing.assert_allclose(x[:, 0], expected, atol=1e-5)
+    assert x.isfinite().all()
+    assert x[-1, 1] == pytest.approx(5000**0.5, rel=1e-3)
+
+
+@pytest.mark.parametrize("memory", [0, 1 << 20])
+def test_a_value_beyond_all_of_training_is_refused_with_its_place(memory):
+    encoder = read_table(frame(), "ill", positive="yes").encoder
+    data = frame(50, seed=1)
+    data.loc[7, "age"] = 1e60
+    with pytest.raises(ValueError, match=r"column 'age', row 7: got 1e.60, too far"):
+        read_table(data, encoder=encoder, memory=memory)
+
+
+def test_labels_of_a_csv_are_texts_on_every_worker(tmp_path):
+    """One worker's labels look like numbers, the other's do not."""
+    (tmp_path / "0.csv").write_text("a,y\n" + "1,250.10\n2,V27\n" * 20)
+    (tmp_path / "1.csv").write_text("a,y\n" + "3,250.10\n4,401.10\n" * 20)
+
+    def work(group):
+        path = tmp_path / f"{group.rank}.csv"
+        return read_table(path, "y", positive="250.10", own=True, group=group)
+
+    for table in codauc.launch(work, workers=2, simulate=True):
+        assert table.counts == [(40, 20), (40, 20)]
+        assert table.y.tolist() == [True, False] * 20
+        assert table.encoder.target.negative == ("401.10", "V27")
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        ({"a": ["2024-01-01", "2024-01-02"]}, {"a": [1, 2]}),
+        ({"a": [1, 2], "u": [0, 1]}, {"a": [1, 2], "v": [0, 1]}),
+    ],
+)
+def test_workers_whose_columns_mean_other_things_are_told(columns, tmp_path):
+    for rank, data in enumerate(columns):
+        table = pd.DataFrame({**data, "y": [0, 1]})
+        pd.concat([table] * 20).to_csv(tmp_path / f"{rank}.csv", index=False)
+
+    def work(group):
+        return read_table(tmp_path / f"{group.rank}.csv", "y", own=True, group=group)
+
+    with pytest.raises(ValueError, match="worker 0 and worker 1 differ in columns"):
+        codauc.launch(work, workers=2, simulate=True)
+
+
+def test_numbers_taken_for_texts_stay_apart(tmp_path):
+    values = [9007199254740993, 9007199254740992, 7, 7]
+    data = pd.DataFrame({"id": values * 30, "y": [0, 1, 0, 1] * 30})
+    for source in (data, write(data, tmp_path, ".csv"), write(data, tmp_path, ".parquet")):
+        (category,) = read_table(source, "y", categories=["id"]).encoder.categories
+        assert category.values == ("7", "9007199254740992", "9007199254740993")
+
+
+def test_nan_in_a_numeric_category_is_no_text(tmp_path):
+    table = pa.table({"id": [float("nan"), 1.0, 2.0, 1.0] * 30, "y": [0, 1, 0, 1] * 30})
+    with pytest.raises(ValueError, match="column 'id', row 0: got NaN"):
+        read_table(table, "y", categories=["id"])
+    (category,) = read_table(table, "y", categories=["id"], nan="missing").encoder.categories
+    assert category.values == ("1", "2")
+
+
+def test_a_row_of_nothing_can_be_scored(tmp_path):
+    """As a frame, where pandas makes it numbers, and as a CSV, where it is nothing at all."""
+    encoder = read_table(frame(), "ill", positive="yes").encoder
+    empty = pd.DataFrame({"age": [np.nan], "visits": [3], "city": [np.nan], "when": [pd.NaT]})
+    first = read_table(empty, encoder=encoder).x
+    path = write(empty, tmp_path, ".csv")
+    torch.testing.assert_close(read_table(path, encoder=encoder).x, first)
+    assert first[0, -1] == 1
+    assert first[0, 3] == 1
+
+
+def test_a_dictionary_that_fills_its_type_is_read():
+    texts = [f"t{i}" for i in range(128)]
+    indices = pa.array(np.arange(128, dtype=np.int8).repeat(6))
+    column = pa.DictionaryArray.from_arrays(indices, pa.array(texts))
+    table = pa.table({"t": column, "y": np.arange(768) % 2})
+    (category,) = read_table(table, "y").encoder.categories
+    assert len(category.values) == 128
+
+
+def test_labels_keep_their_digits():
+    y = [2**60, 2**60 + 1] * 20
+    table = read_table(pd.DataFrame({"a": range(40), "y": y}), "y", positive=2**60)
+    assert table.y.tolist() == [True, False] * 20
+    short = pa.table({"a": range(40), "y": pa.array([0.1, 0.2] * 20, pa.float32())})
+    assert read_table(short, "y", positive=0.1).y.tolist() == [True, False] * 20
+
+
+def test_an_empty_line_of_a_single_column_is_a_row(tmp_path):
+    encoder = read_table(pd.DataFrame({"a": [1.0, None] * 20, "y": [0, 1] * 20}), "y").encoder
+    (tmp_path / "new.csv").write_text("a\n1\n\n3\n")
+    assert len(read_table(tmp_path / "new.csv", encoder=encoder).x) == 3

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from codauc.checks import known_arguments, real, whole
 from codauc.data.binary import known_positives
-from codauc.data.order import Balanced, Position, Shuffled
+from codauc.data.order import Balanced, Position, Shuffled, is_windowed
 from codauc.data.rows import DatasetRows, Rows, as_rows
 from codauc.data.seeds import generator
 
@@ -77,7 +77,7 @@ class Batches(Iterator[tuple[Tensor, Tensor]]):
         self.worker = whole("worker", worker, least=0, remedy="use the worker's rank")
         self.loaders = whole("loaders", loaders, least=0, remedy="use 0 to read in this process")
         self.rows = None if rows is None else _numbers(rows, len(self.x))
-        if self.rows is not None and self.x.block is not None:
+        if self.rows is not None and is_windowed(len(self.rows), self.x.block):
             self.rows = self.rows.sort().values  # neighbours on the disk
         if augment is not None and (not callable(augment) or isinstance(augment, type)):
             raise ValueError(

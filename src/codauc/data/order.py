@@ -25,6 +25,11 @@ _WINDOW = 256  # blocks, of about a megabyte each
 Plan = Iterator[tuple[Tensor, Position]]  # the numbers of a batch, and where it leads
 
 
+def is_windowed(count: int, block: int | None) -> bool:
+    """Whether samples are too many to be shuffled as a whole."""
+    return block is not None and count > block * _WINDOW
+
+
 class Shuffled:
     """Every epoch gives each of `count` samples once, in an order of its own.
 
@@ -56,7 +61,7 @@ class Shuffled:
 
     def _order(self, epoch: int) -> Tensor:
         source = generator(np.random.SeedSequence(self.seed, spawn_key=(3, self.worker, epoch)))
-        if self.block is None or self.count <= self.block * _WINDOW:
+        if self.block is None or not is_windowed(self.count, self.block):
             return torch.randperm(self.count, generator=source)
         blocks = torch.randperm(-(-self.count // self.block), generator=source)
         windows = []

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from codauc.data.tables.encoder import Encoder
 from codauc.data.tables.files import arrow
 from codauc.data.tables.summary import Floats, Value
 
@@ -63,8 +65,8 @@ def texts_of(column: Any, numeric: bool = False) -> tuple[list[Value], Integers]
         column = _as_text(column).dictionary_encode()
     values = _as_text(column.dictionary).to_pylist()
     if numeric:
-        values = [_tidy(value) for value in values]
-    which = pc.fill_null(column.indices, len(values)).cast(pa.int64()).to_numpy()
+        values = [tidy(value) for value in values]
+    which = pc.fill_null(column.indices.cast(pa.int64()), len(values)).to_numpy()
     return [*values, None], which
 
 
@@ -73,13 +75,13 @@ def targets_of(
 ) -> tuple[list[Any], Integers]:
     """The different values of a target, and which each row has; all are there."""
     pa = arrow()
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
     missing = _missing(column)
     values: list[Any]
     if kind == "number":
-        found, which = np.unique(_as_floats(column), return_inverse=True)
-        missing |= np.isnan(found)[which]
-        boolean = pa.types.is_boolean(column.type)
-        values = [bool(value) if boolean else value for value in found.tolist()]
+        values, which = _numeric_labels(column)
+        missing |= np.array([value != value for value in values], bool)[which]
     else:
         values, which = texts_of(column)
         none = [value is None or str(value).lower() == "nan" for value in values]
@@ -91,6 +93,42 @@ def targets_of(
         )
     used, which = np.unique(which, return_inverse=True)
     return [values[i] for i in used], which
+
+
+def _numeric_labels(column: Any) -> tuple[list[Any], Integers]:
+    """The different values of a column of numbers or truth, exactly, and which each row has."""
+    pa = arrow()
+    if pa.types.is_integer(column.type) and not column.null_count:
+        found, which = np.unique(column.to_numpy(zero_copy_only=False), return_inverse=True)
+        return found.tolist(), which
+    found, which = np.unique(_as_floats(column), return_inverse=True)
+    if pa.types.is_boolean(column.type):
+        return [value if value != value else bool(value) for value in found.tolist()], which
+    return [float(str(value)) for value in found], which  # of float32 what it is written as
+
+
+def without_nan(path: str, name: str, column: Any, rows: Integers, nan: str) -> Any:
+    """A column of numbers that are taken for texts, with NaN refused or made missing."""
+    pa, pc = arrow(), arrow("pyarrow.compute")
+    if not pa.types.is_floating(column.type):
+        return column
+    values = _as_floats(column)
+    if doubtful(values):
+        check_numbers(path, name, values, rows, nan, missing=_missing(column))
+    return pc.if_else(pc.is_nan(column), pa.scalar(None, column.type), column)
+
+
+def check_far(path: str, encoder: Encoder, numbers: Floats, rows: Integers) -> None:
+    """Raise with the place of a value that training's mean and deviation cannot make an input."""
+    with np.errstate(all="ignore"):
+        far = np.abs((numbers - encoder.means()) / encoder.stds()) > 1e30
+    if far.any():
+        row, column = np.argwhere(far)[0].tolist()
+        raise ValueError(
+            f"{path}, column {encoder.numbers[column].name!r}, row {int(rows[row])}: got "
+            f"{numbers[row, column]:g}, too far from all values of training; correct it, or leave "
+            "it empty."
+        )
 
 
 def _missing(column: Any) -> NDArray[np.bool_]:
@@ -126,16 +164,12 @@ def _as_text(column: Any) -> Any:
     return column.cast(pa.string(), safe=False)
 
 
-def _tidy(text: str | None) -> str | None:
+def tidy(text: str | None) -> str | None:
     """A number's text as whole numbers have it.
 
-    >>> _tidy("1067.0"), _tidy("True"), _tidy("x")
-    ('1067', 'true', 'x')
+    >>> tidy("1067.0"), tidy("True"), tidy("007")
+    ('1067', 'true', '007')
     """
     if text is None or text.lower() in ("true", "false"):
         return None if text is None else text.lower()
-    try:
-        number = float(text)
-    except ValueError:
-        return text
-    return str(int(number)) if number.is_integer() else repr(number)
+    return re.sub(r"^([-+]?\d+)\.0+$", r"\1", text)

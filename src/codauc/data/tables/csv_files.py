@@ -19,6 +19,7 @@ from codauc.data.tables.files import (
     readable,
 )
 
+_TRUE, _FALSE = ["true", "True", "TRUE"], ["false", "False", "FALSE"]
 _EMPTY = ["", "NA", "N/A", "#N/A", "null", "NULL"]  # texts of a CSV that are missing values
 _SAMPLE = 1 << 20  # bytes of a CSV from which it is told which columns are numbers
 _MOSTLY = 0.9  # the share of numbers from which on a text among them is a mistake
@@ -28,11 +29,12 @@ class CSVTable(TableSource):
     """A CSV file, plain or compressed, with a line of names; comma, semicolon or tab between."""
 
     def __init__(self, path: Path, known: dict[str, str]) -> None:
-        self._path = path
+        self._path, self._one_column = path, False
         self._delimiter = _delimiter(path)
         with readable(path, "CSV"):
             names = self._stream([], text=True).schema.names
             check_names(names, path)
+            self._one_column = len(names) == 1
             first = next(iter(self._stream(names, text=True)), None)
         if first is None or not first.num_rows:
             raise ValueError(f"{path} has 0 rows: expected some; {listed_columns(names)}.")
@@ -59,11 +61,17 @@ class CSVTable(TableSource):
         return reader.open_csv(
             self._path,
             reader.ReadOptions(use_threads=False, block_size=_SAMPLE),
-            reader.ParseOptions(delimiter=self._delimiter, newlines_in_values=True),
+            reader.ParseOptions(
+                delimiter=self._delimiter,
+                newlines_in_values=True,
+                ignore_empty_lines=not self._one_column,  # there an empty line is a missing value
+            ),
             reader.ConvertOptions(
                 column_types=types,
                 include_columns=list(columns),
                 null_values=_EMPTY,
+                true_values=_TRUE,
+                false_values=_FALSE,
                 strings_can_be_null=True,
             ),
         )
@@ -94,17 +102,19 @@ class CSVTable(TableSource):
 def _type(column: Any, known: str | None) -> Any:
     """What the texts of a column are; `known` is what is said of it."""
     pa = arrow()
+    values = [value for value in column.to_pylist() if value is not None]
     if known == "category":
         return pa.string()
-    values = [value for value in column.to_pylist() if value is not None]
+    if known == "time" and not values:
+        return pa.timestamp("us")
     if sum(map(_is_number, values)) >= _MOSTLY * len(values):
         return pa.float64()
-    if all(value.lower() in ("true", "false") for value in values):
+    if all(value in (*_TRUE, *_FALSE) for value in values):
         return pa.bool_()
     for unit, zone in product(("us", "ns"), (None, "UTC")):
-        with suppress(pa.ArrowInvalid):
-            column.cast(pa.timestamp(unit, zone))
-            return pa.timestamp(unit, zone)
+        kind = pa.timestamp(unit, zone)
+        if sum(_fits(value, kind) for value in values[:200]) >= _MOSTLY * len(values[:200]):
+            return kind
     # of a column that was numbers the text is found, and told, when it is read
     return pa.string() if known is None else pa.float64()
 
@@ -114,7 +124,7 @@ def _fits(text: str, kind: Any) -> bool:
     if kind == pa.float64():
         return _is_number(text)
     if kind == pa.bool_():
-        return text.lower() in ("true", "false", "0", "1")
+        return text in (*_TRUE, *_FALSE)
     with suppress(pa.ArrowInvalid):
         pa.scalar(text).cast(kind)
         return True

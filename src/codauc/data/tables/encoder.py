@@ -165,6 +165,12 @@ def fit(
     make of those it has never met; in a table of under 400 rows less often is enough.
     """
     moments, std = summary.moments, summary.moments.std()
+    for i, name in enumerate(columns.numbers):
+        if not moments.count[i]:
+            raise ValueError(
+                f"column {name!r} has no value in any row: expected some to learn from; leave it "
+                f"out with drop=[{name!r}]."
+            )
     numbers = tuple(
         Number(
             name,
@@ -186,10 +192,11 @@ def fit(
 def _frequent(name: str, counts: dict[Value, int], least: int) -> tuple[str, ...]:
     there = {str(value): count for value, count in counts.items() if value is not None}
     kept = sorted(value for value, count in there.items() if count >= least)
-    if there and not kept:
+    rows = sum(there.values())
+    if there and (not kept or (rows >= 20 and len(there) > 0.9 * rows)):
         raise ValueError(
             f"column {name!r} has {len(there)} different texts, such as {next(iter(there))!r}, "
-            f"each less than {least} times: expected a category; leave it out with "
-            f"drop=[{name!r}], or write numbers as 1234.5 and dates as 2024-12-31."
+            f"in {rows} rows: expected a category, whose texts come again and again; leave it out "
+            f"with drop=[{name!r}], or write numbers as 1234.5 and dates as 2024-12-31."
         )
     return tuple(kept)

@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 Batch = Any  # pyarrow.RecordBatch; pyarrow has no types
 
 _CELLS = 1 << 19  # how many values are read at a time: 4 MB of numbers
@@ -137,6 +139,9 @@ class MemoryTable(TableSource):
             ) from error
         self._table = data
         kinds = _kinds(data.schema, "the table")
+        for name in kinds:  # pandas makes a column of nothing one of numbers
+            if data.column(name).null_count == data.num_rows:
+                kinds[name] = "null"
         super().__init__("the table", kinds, [data.num_rows], data.nbytes)
 
     def read(self, columns: Sequence[str], block: int | None = None) -> Iterator[Batch]:
@@ -152,7 +157,8 @@ def _with_labels(table: Any, name: str, labels: Any) -> Any:
             f"the table has {table.num_rows} rows and the target {len(labels)} labels: expected "
             "one label a row."
         )
-    return table.append_column(name, pa.array(labels))
+    plain = labels if hasattr(labels, "name") else np.asarray(labels)
+    return table.append_column(name, pa.array(plain))
 
 
 def rows_at_a_time(columns: int) -> int:

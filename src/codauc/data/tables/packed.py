@@ -18,6 +18,7 @@ from codauc.data.tables.summary import Floats, Moments, Summary, Value
 
 Matrix = NDArray[Any]
 
+_FAR = 1e30  # units, that float32 can hold
 _SHORT = (np.float32, np.float16, np.int16, np.uint8, np.int8, np.bool_)  # exact in float32
 
 
@@ -69,6 +70,7 @@ class Packer:
         self.width, self.rows = numbers + categories, 0
         self.memory, self.folder = memory, folder
         self.shift, self.unit = np.full(numbers, np.nan), np.ones(numbers)
+        self.encoder = encoder
         if encoder is not None:
             self.shift, self.unit = encoder.means(), encoder.stds()
         self._parts: list[NDArray[np.float32]] = []
@@ -89,8 +91,11 @@ class Packer:
         for column in np.flatnonzero(np.isnan(self.shift)).tolist():
             self._measure(column, numbers[:, column])
         block = np.empty((len(numbers), self.width), np.float32)
-        with np.errstate(over="ignore"):  # what is too far from all others is found when encoded
-            apart = numbers - self.shift
+        apart = numbers - self.shift
+        with np.errstate(all="ignore"):  # a column that is still of nothing is NaN
+            far = np.nanmax(np.abs(apart), axis=0, initial=0.0)
+            for column in np.flatnonzero(far > _FAR * self.unit).tolist():
+                self._widen(column, float(far[column]))
             apart *= 1 / self.unit
             block[:, : numbers.shape[1]] = apart
         for column, values in enumerate(codes, numbers.shape[1]):
@@ -106,7 +111,19 @@ class Packer:
         if len(there):
             self.shift[column] = np.median(there)
             spread = float(np.median(np.abs(there - self.shift[column]))) or float(there.std())
-            self.unit[column] = spread or 1.0
+            self.unit[column] = max(spread, 1e-290) if spread else 1.0
+
+    def _widen(self, column: int, size: float) -> None:
+        """Take a larger unit, where values came that float32 would not hold in the old one."""
+        unit = size / _FAR
+        for part in self._parts:
+            part[:, column] *= self.unit[column] / unit
+        if self._file is not None:
+            shape = (self.rows - sum(map(len, self._parts)), self.width)
+            kept = np.memmap(self._file, np.float32, "r+", shape=shape)
+            kept[:, column] *= self.unit[column] / unit
+            kept.flush()
+        self.unit[column] = unit
 
     def _to_disk(self) -> None:
         try:
@@ -124,7 +141,7 @@ class Packer:
             ) from error
         self._parts = []
 
-    def encoded(self, path: str, encoder: Encoder) -> Tensor | EncodedRows:
+    def encoded(self, encoder: Encoder) -> Tensor | EncodedRows:
         """All rows: encoded at once from memory, when asked for from disk. Ends the packing."""
         pairs = zip(encoder.categories, self.vocabularies, strict=True)
         lookups = [category.codes(list(vocabulary.codes)) for category, vocabulary in pairs]
@@ -133,7 +150,7 @@ class Packer:
         if self._file is None:
             self._parts.reverse()
             parts = (self._parts.pop() for _ in range(len(self._parts)))
-            return coder.encode_all(path, parts, self.rows)
+            return coder.encode_all(parts, self.rows)
         matrix = np.memmap(self._file, np.float32, "r", shape=(self.rows, self.width))
         return EncodedRows(matrix, coder)
 
@@ -176,7 +193,7 @@ class Coder:
             for part in (centre, scale, left)
         )
         self.numbers, self.inputs = len(encoder.numbers), encoder.inputs
-        self.names, self.shape = encoder.names, encoder.shape
+        self.shape = encoder.shape
         self.flagged = torch.tensor(encoder.flagged)
         sizes = [len(lookup) for lookup in lookups]
         self.starts = torch.tensor([0, *np.cumsum(sizes)[:-1]] if sizes else [], dtype=torch.int64)
@@ -197,19 +214,13 @@ class Coder:
             parts.append(self.lookup[rows[:, self.numbers :].long() + self.starts])
         return torch.cat(parts, dim=1) if len(parts) > 1 else x
 
-    def encode_all(self, path: str, parts: Iterable[Matrix], rows: int) -> Tensor:
+    def encode_all(self, parts: Iterable[Matrix], rows: int) -> Tensor:
         """Inputs from raw rows that come in parts; each is given up as soon as it is encoded."""
         out = torch.empty(rows, self.inputs, *self.shape)
         start = 0
         for raw in parts:
             out[start : start + len(raw)] = self.encode(raw)
             start += len(raw)
-        if not out.sum().isfinite() and not out.isfinite().all():
-            bad = (~out.isfinite()).nonzero()[0].tolist()
-            raise ValueError(
-                f"{path}, column {self.names[bad[1]]!r}, row {bad[0]} of this worker's: the value "
-                "is too far from all others; correct it, or leave it empty."
-            )
         return out
 
 

@@ -14,11 +14,13 @@ from codauc.data.rows import Rows
 from codauc.data.tables.arrays import Array
 from codauc.data.tables.columns import (
     Integers,
+    check_far,
     check_numbers,
     doubtful,
     numbers_of,
     targets_of,
     texts_of,
+    without_nan,
 )
 from codauc.data.tables.encoder import Columns, Encoder
 from codauc.data.tables.files import arrow, rows_at_a_time
@@ -80,8 +82,13 @@ class TablePass(Pass):
     def _pack(self, batch: Any, rows: Integers) -> None:
         columns, texts = self.columns, []
         numbers = numbers_of(self.path, columns.numbers, batch, rows, self.nan)
+        if self.packer.encoder is not None:
+            check_far(self.path, self.packer.encoder, numbers, rows)
         for name, vocabulary in zip(columns.categories, self.packer.vocabularies, strict=True):
-            found = texts_of(batch.column(name), numeric=name in columns.numeric)
+            column = batch.column(name)
+            if name in columns.numeric:
+                column = without_nan(self.path, name, column, rows, self.nan)
+            found = texts_of(column, numeric=name in columns.numeric)
             texts.append(vocabulary.encode(*found))
             if len(vocabulary.codes) > _TEXTS:
                 raise ValueError(
@@ -92,7 +99,7 @@ class TablePass(Pass):
 
     def encoded(self, encoder: Encoder) -> Rows | Tensor:
         """Encoded at once if they are in memory, when asked for if they are on disk."""
-        return self.packer.encoded(self.path, encoder)
+        return self.packer.encoded(encoder)
 
 
 class ArrayPass(Pass):
@@ -107,6 +114,7 @@ class ArrayPass(Pass):
         *,
         nan: str,
         memory: int,
+        encoder: Encoder | None = None,
         progress: Progress | None = None,
     ) -> None:
         self.path, self.array, self.chosen, self.memory = path, array, rows, memory
@@ -118,6 +126,8 @@ class ArrayPass(Pass):
                 each = np.repeat(numbers, len(flat) // len(numbers))
                 for i, name in enumerate(names):
                     check_numbers(path, name, flat[:, i], each, nan)
+            if encoder is not None:
+                check_far(path, encoder, flat, np.repeat(numbers, len(flat) // len(numbers)))
             moments.add(flat)
             done += len(part)
             if progress is not None:
@@ -144,7 +154,7 @@ class ArrayPass(Pass):
         if len(self.rows) * int(np.prod(self.array.shape[1:])) * 4 > self.memory:
             return EncodedRows(self.array, coder, self.chosen)
         parts = (part for _, part in self._parts())
-        return coder.encode_all(self.path, parts, len(self.rows))
+        return coder.encode_all(parts, len(self.rows))
 
 
 def _short(codes: Integers) -> Tensor:

@@ -150,7 +150,13 @@ def _compare(
     """See that all workers read the same data, or columns, in the same way."""
     columns = opened.columns
     same = {
-        "columns": {"numbers": columns.numbers, "categories": columns.categories},
+        "columns": {
+            "numbers": columns.numbers,
+            "categories": columns.categories,
+            "times": columns.times,
+            "numeric": columns.numeric,
+        },
+        "target": None if options.encoder is not None else columns.target,
         "data": None if shares.own else opened.size(),
         "positive": str(positive),
         "nan": options.nan,

@@ -38,6 +38,12 @@ def columns_of(table: TableSource, options: Options) -> Columns:
     for name in [*named, *([target] if encoder is None else [])]:
         if name not in kinds:
             raise ValueError(no_column(path, str(name), list(kinds)))
+    for name in options.categories:
+        if kinds[name] == "time":
+            raise ValueError(
+                f"{path}, column {name!r} holds dates: expected numbers or texts for a category; "
+                "write them as texts, or take them as the numbers they are."
+            )
     out = {*options.drop, target, options.silo}
     if encoder is not None:
         out |= {*encoder.dropped, encoder.target.name}

@@ -186,6 +186,7 @@ class FromArray(Source):
             rows,
             nan=options.nan,
             memory=options.memory,
+            encoder=options.encoder,
             progress=options.progress,
         )
         if self.labels is not None:
@@ -231,9 +232,13 @@ def open_source(source: Any, options: Options) -> Source:
 def _known_kinds(options: Options) -> dict[str, str]:
     """What columns are, where that need not be told from their values."""
     kinds = dict.fromkeys(options.categories, "category")
-    if options.encoder is not None:
-        kinds |= dict.fromkeys((c.name for c in options.encoder.categories), "category")
-        kinds |= dict.fromkeys((n.name for n in options.encoder.numbers), "number")
+    encoder = options.encoder
+    if encoder is not None:
+        kinds |= dict.fromkeys((c.name for c in encoder.categories), "category")
+        kinds |= {n.name: "time" if n.time else "number" for n in encoder.numbers}
+        kinds[encoder.target.name] = "category"
+    if isinstance(options.target, str):  # labels are texts: 01 and 1 are two
+        kinds[options.target] = "category"
     return kinds
 
 

@@ -30,16 +30,22 @@ class Moments:
 
     def add(self, rows: Floats) -> None:
         """Take in rows [m, columns]; NaN is a missing value."""
+        if not len(rows):
+            return
         part = Moments(rows.shape[1])
         there = ~np.isnan(rows)
-        if there.all():
-            part.count += len(rows)
-            part.mean = rows.mean(0)
-            apart = rows - part.mean
-        else:
-            part.count = there.sum(0).astype(np.float64)
-            part.mean = np.where(there, rows, 0.0).sum(0) / np.maximum(part.count, 1)
-            apart = np.where(there, rows - part.mean, 0.0)
+        part.count = there.sum(0).astype(np.float64)
+        # Differences from a value of the column are exact where all are equal; a plain mean of
+        # large equal values is off by its rounding, which would be all there is to standardise.
+        first = np.nan_to_num(rows[there.argmax(0), np.arange(rows.shape[1])])
+        apart = rows - first
+        if not there.all():
+            apart[~there] = 0.0
+        shift = apart.sum(0) / np.maximum(part.count, 1)
+        part.mean = first + shift
+        apart -= shift
+        if not there.all():
+            apart[~there] = 0.0
         part.squares = np.einsum("ij,ij->j", apart, apart)
         self.merge(part)
 
@@ -53,11 +59,11 @@ class Moments:
         self.count = count
 
     def std(self) -> Floats:
-        """Standard deviations; 1 where all values are equal, which then become 0."""
+        """Standard deviations; where all values are nearly equal one that makes them nearly 0."""
         std = np.sqrt(self.squares / np.maximum(self.count, 1))
-        # rounding leaves a constant column a deviation that is no information
-        tiny = std <= 1e-12 * np.abs(self.mean)
-        return np.where(tiny | (std == 0), 1.0, std)
+        # beyond, what float64 keeps of a value says nothing of its deviation
+        tiny = 1e-12 * np.abs(self.mean)
+        return np.where((std <= tiny) | (std == 0), np.maximum(tiny, 1.0), std)
 
 
 @dataclass

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from codauc.data.tables.columns import tidy
 from codauc.data.tables.encoder import Target
 from codauc.data.tables.packed import Vocabulary
 
@@ -19,7 +20,7 @@ Integers = NDArray[np.int64]
 def label(value: Any) -> str:
     """A label as a text that is the same in every kind of file.
 
-    >>> [label(value) for value in (1, 1.0, "1", "01", 2.5, True, "TRUE", b"yes")]
+    >>> [label(value) for value in (1, 1.0, "1.0", "01", 2.5, True, "TRUE", b"yes")]
     ['1', '1', '1', '01', '2.5', 'true', 'true', 'yes']
     """
     value = value.item() if hasattr(value, "item") else value
@@ -28,7 +29,7 @@ def label(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str):
-        return value.lower() if value.lower() in ("true", "false") else value
+        return str(tidy(value))
     if isinstance(value, int | float):
         return str(int(value)) if float(value).is_integer() else repr(float(value))
     raise ValueError(
@@ -104,6 +105,11 @@ def positives_of(path: str, target: Target, values: Collection[str], positive: A
     """Which labels are positive: by `positive` if it is said, else by what training knew."""
     if positive is not None:
         wanted = _wanted(positive)
+        for value in sorted(wanted.difference(values, target.positive, target.negative)):
+            raise ValueError(
+                f"positive={value!r} is no value of {target.name!r} in {path} nor in training; "
+                f"there are {_listed(values)}."
+            )
         return [value in wanted for value in values]
     for value in values:
         if value not in (*target.positive, *target.negative):
