@@ -8,7 +8,7 @@ import inspect
 import math
 import operator
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, ParamSpec, TypeVar
 
 P = ParamSpec("P")
@@ -105,6 +105,17 @@ def warn(message: str) -> None:
     ):
         frame, level = frame.f_back, level + 1
     warnings.warn(message, stacklevel=level - (frame is None))
+
+
+def listed(values: Iterable[Any], most: int = 10) -> str:
+    """Values for a message, the first `most` of them.
+
+    >>> listed("abc", most=2)
+    "'a', 'b', ... (3 in all)"
+    """
+    every = list(values)
+    shown = ", ".join(map(repr, every[:most]))
+    return f"{shown}, ... ({len(every)} in all)" if len(every) > most else shown or "none"
 
 
 def choice(name: str, value: Any, options: tuple[str, ...]) -> str:

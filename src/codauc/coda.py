@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
 from typing import Any, TypeVar
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from codauc.averaging import Averager
 from codauc.checks import choice, known_arguments, whole
@@ -16,6 +16,7 @@ from codauc.group import Group, LocalGroup
 from codauc.guards import Fed, check_loop, check_ratio, pair
 from codauc.online import first_look
 from codauc.optim import PPDSG
+from codauc.parameters import check_weights
 from codauc.schedules import Stage
 from codauc.streams import random_state, set_random_state
 
@@ -102,7 +103,6 @@ class CoDA:
         self.inner_at = 0  # the step of its last round inside the machine
         self._loop: object | None = None  # which loop over a stage is running
         self._modes: list[bool] | None = None  # which submodules were training in the last step
-        self._own_forward = forward is None
         self._watched = forward is not None  # whether the loop was seen to use the batches as is
         opt.engaged = True
         opt.register_step_pre_hook(self._before_step)
@@ -236,7 +236,7 @@ class CoDA:
         return self.opt.model(inputs), labels
 
     def _labels(self, batch: Any) -> Tensor:
-        if self._own_forward:
+        if self.forward == self._forward:
             return pair(batch, self.opt.flat.vectors[0].device)[1]
         with in_modes(self.opt.model, False):
             return self.forward(batch)[1]
@@ -271,7 +271,7 @@ class CoDA:
         missing = [name for name in _STATE if name not in state]
         if missing:
             raise ValueError(f"state without {missing}: expected what CoDA.state_dict() gave.")
-        _check_fits(self.opt.model, state["model"])
+        check_weights("the state", self.opt.model, state["model"])
         self.averager.load_state_dict(state["averager"])
         self.opt.load_state_dict(state["optimizer"])
         self.opt.model.load_state_dict(state["model"])
@@ -318,17 +318,4 @@ def _again(batches: Iterable[Batch]) -> Iterator[Batch]:
             raise ValueError(
                 f"batches ended after {count}: expected an endless iterator, or something that can "
                 "be iterated again, such as a DataLoader or a list."
-            )
-
-
-def _check_fits(model: nn.Module, saved: dict[str, Tensor]) -> None:
-    own = model.state_dict()
-    for name in sorted(own.keys() ^ saved.keys()):
-        where = "is missing" if name in own else "is not in this model"
-        raise ValueError(f"state_dict of another model: {name} {where}; build the same model.")
-    for name, tensor in own.items():
-        if tensor.shape != saved[name].shape:
-            raise ValueError(
-                f"state_dict of another model: {name} has shape {list(saved[name].shape)} there, "
-                f"{list(tensor.shape)} here; build the same model."
             )

@@ -17,6 +17,7 @@ from codauc.checks import known_arguments
 from codauc.data import Encoder
 from codauc.models.base import Model
 from codauc.models.build import MODELS, build
+from codauc.parameters import check_weights
 from codauc.version import __version__
 
 _KEY = "codauc"
@@ -90,9 +91,11 @@ def load_model(path: str | os.PathLike[str], model: nn.Module | None = None) -> 
         )
     if model is None:
         with torch.device("meta"):  # without memory: a file may describe a network of any size
-            _check(path, _built(path, about.get("model")).to(_floating(weights)), weights)
+            check_weights(
+                str(path), _built(path, about.get("model")).to(_floating(weights)), weights
+            )
         model = _built(path, about.get("model")).to(_floating(weights))
-    _check(path, model, weights)
+    check_weights(str(path), model, weights)
     model.load_state_dict(weights)
     try:
         plain = about.get("encoder")
@@ -121,18 +124,3 @@ def _built(path: Any, description: Any) -> nn.Module:
 def _floating(weights: dict[str, Tensor]) -> torch.dtype:
     """The type of the weights."""
     return next((t.dtype for t in weights.values() if t.is_floating_point()), torch.float32)
-
-
-def _check(path: Any, model: nn.Module, weights: dict[str, Tensor]) -> None:
-    """Raise where the weights are not those of this model."""
-    own = model.state_dict()
-    for name in sorted(own.keys() ^ weights.keys()):
-        where = "lacks" if name in own else "has also"
-        raise ValueError(f"{path} {where} {name}: expected the weights of this model.")
-    for name, tensor in own.items():
-        found = weights[name]
-        if (tensor.shape, tensor.dtype) != (found.shape, found.dtype):
-            raise ValueError(
-                f"{path} has {name} of shape {list(found.shape)} and {found.dtype}: expected "
-                f"{list(tensor.shape)} and {tensor.dtype}; build the model as it was."
-            )

@@ -344,7 +344,7 @@ def test_an_uncompressed_npz_is_mapped_and_not_read(tmp_path):
 def test_shares_of_an_array_are_disjoint_and_complete(workers, large, tmp_path, monkeypatch):
     if large:
         monkeypatch.setattr("codauc.data.tables.sources.LARGE", 0)
-        monkeypatch.setattr("codauc.data.tables.sources._BLOCK", 160)
+        monkeypatch.setattr("codauc.data.rows.BLOCK", 160)
     arrays(tmp_path)
 
     def work(group):

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from codauc.checks import known_arguments, real, whole
+from codauc.checks import known_arguments, listed, real, whole
 from codauc.data.seeds import generator
 
 
@@ -38,14 +38,14 @@ def binarise(
     missing = list(chosen.difference(present))
     if missing:
         raise ValueError(
-            f"positive names {_some(missing)}: expected classes that occur in the labels, "
-            f"which are {_some(present)}; name only these."
+            f"positive names {listed(missing)}: expected classes that occur in the labels, "
+            f"which are {listed(present)}; name only these."
         )
     if len(chosen) in (0, len(present)):
         shown = positive if isinstance(positive, str) else list(positive)
         raise ValueError(
             f"positive={shown!r}: expected some but not all of the classes "
-            f"{_some(present)}; AUC needs both positives and negatives."
+            f"{listed(present)}; AUC needs both positives and negatives."
         )
     return torch.tensor([name in chosen for name in present], device=which.device)[which]
 
@@ -129,12 +129,7 @@ def known_positives(labels: Tensor) -> Tensor:
     values = torch.unique(labels).tolist()
     if labels.dim() != 1 or not (set(values) <= {0, 1} or set(values) <= {-1, 1}):
         raise ValueError(
-            f"labels of shape {list(labels.shape)} hold {_some(values)}: expected shape "
+            f"labels of shape {list(labels.shape)} hold {listed(values)}: expected shape "
             "[N] and values bool, 0/1 or -1/+1; use binarise to choose the positive classes."
         )
     return labels > 0
-
-
-def _some(values: list[Any]) -> str:
-    shown = ", ".join(map(repr, values[:10]))
-    return f"{shown}, ... ({len(values)} in all)" if len(values) > 10 else shown or "none"

@@ -11,6 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+BLOCK = 1 << 20  # bytes
+
 
 class Rows(ABC):
     """Samples by number. A kind of rows says how many there are and how some of them are read.
@@ -72,7 +74,12 @@ def block_of(x: NDArray[Any]) -> int | None:
     base: Any = x
     while base is not None and not isinstance(base, np.memmap):
         base = getattr(base, "base", None)
-    return None if base is None else max((1 << 20) // max(x[:1].nbytes, 1), 1)
+    return None if base is None else rows_in_block(x)
+
+
+def rows_in_block(x: NDArray[Any]) -> int:
+    """How many rows of an array a disk reads well at once."""
+    return max(BLOCK // max(x[:1].nbytes, 1), 1)
 
 
 class DatasetRows(Rows):

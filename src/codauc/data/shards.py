@@ -46,7 +46,7 @@ def skewed_shards(labels: Tensor, workers: int, concentration: float, seed: int)
     >>> len(torch.cat(shards).unique()), min(len(shard) for shard in shards) > 0
     (1000, True)
     """
-    labels = _labels("labels", labels)
+    labels = _labels(labels)
     count, workers, seed = _sizes(len(labels), workers, seed)
     remedy = "use 0.1 for very different shards, 100 for nearly equal ones"
     spread = real("concentration", concentration, above=0, remedy=remedy)
@@ -173,11 +173,11 @@ def shard_counts(labels: Tensor, group: Group | None = None) -> list[ShardCount]
     return [ShardCount(*row) for row in group.gather(mine, "start").tolist()]
 
 
-def _labels(name: str, labels: Tensor) -> Tensor:
+def _labels(labels: Tensor) -> Tensor:
     values = torch.as_tensor(labels)
     if values.dim() != 1 or bool(values.isnan().any()):
         raise ValueError(
-            f"{name} of shape {list(values.shape)}{' with NaN' if values.dim() == 1 else ''}: "
+            f"labels of shape {list(values.shape)}{' with NaN' if values.dim() == 1 else ''}: "
             "expected one label a sample, of shape [N]."
         )
     return values

@@ -9,13 +9,13 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from codauc.checks import listed
 from codauc.data.tables.files import (
     Batch,
     TableSource,
     arrow,
     check_names,
     kind_of,
-    listed_columns,
     readable,
 )
 
@@ -37,7 +37,7 @@ class CSVTable(TableSource):
             self._one_column = len(names) == 1
             first = next(iter(self._stream(names, text=True)), None)
         if first is None or not first.num_rows:
-            raise ValueError(f"{path} has 0 rows: expected some; {listed_columns(names)}.")
+            raise ValueError(f"{path} has 0 rows: expected some; its columns are {listed(names)}.")
         self._types = {
             name: _type(first.column(i), known.get(name)) for i, name in enumerate(names)
         }
@@ -51,7 +51,12 @@ class CSVTable(TableSource):
         with readable(self._path, "CSV"):
             try:
                 yield from self._stream(columns, text=False)
-            except pa.ArrowInvalid:
+            except pa.ArrowInvalid as error:
+                if "straddling object" in str(error):
+                    raise ValueError(
+                        f"{self.path} has a row of more than {_SAMPLE >> 20} MB: expected shorter "
+                        "ones; leave long texts out, or look for a quote that is not closed."
+                    ) from error
                 self._find_text(columns)
                 raise
 
@@ -102,9 +107,9 @@ class CSVTable(TableSource):
 def _type(column: Any, known: str | None) -> Any:
     """What the texts of a column are; `known` is what is said of it."""
     pa = arrow()
-    values = [value for value in column.to_pylist() if value is not None]
     if known == "category":
         return pa.string()
+    values = [value for value in column.to_pylist() if value is not None]
     if known == "time" and not values:
         return pa.timestamp("us")
     if sum(map(_is_number, values)) >= _MOSTLY * len(values):

@@ -101,6 +101,11 @@ class Encoder:
     dropped: tuple[str, ...] = ()
     shape: tuple[int, ...] = ()
 
+    def kinds(self) -> dict[str, str]:
+        """What each column is: "number", "time" or "category"."""
+        numbers = {number.name: "time" if number.time else "number" for number in self.numbers}
+        return numbers | dict.fromkeys((c.name for c in self.categories), "category")
+
     def means(self) -> Floats:
         """The numbers' means."""
         return np.array([number.mean for number in self.numbers])

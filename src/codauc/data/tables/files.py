@@ -1,4 +1,4 @@
-"""Tables in files: CSV, Parquet and Arrow, read block by block and never as a whole."""
+"""Tables that say what their columns are: Parquet, Arrow and frames, read block by block."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from codauc.checks import listed
 
 Batch = Any  # pyarrow.RecordBatch; pyarrow has no types
 
@@ -18,10 +21,8 @@ _CELLS = 1 << 19  # how many values are read at a time: 4 MB of numbers
 
 def arrow(module: str = "pyarrow") -> Any:
     """A module of pyarrow, or an error that says how to get it."""
-    import importlib
-
     try:
-        return importlib.import_module(module)
+        return import_module(module)
     except ImportError as error:
         raise ValueError(
             "tables need pyarrow, which is not installed: pip install 'codauc[tables]'."
@@ -39,9 +40,8 @@ class TableSource(ABC):
 
     def __init__(self, path: str, kinds: dict[str, str], blocks: list[int] | None, size: int):
         self.path, self.kinds, self.blocks, self.bytes = path, kinds, blocks, size
-        names = list(kinds)
         if blocks is not None and not sum(blocks):
-            raise ValueError(f"{path} has 0 rows: expected some; {listed_columns(names)}.")
+            raise ValueError(f"{path} has 0 rows: expected some; its columns are {listed(kinds)}.")
 
     @abstractmethod
     def read(self, columns: Sequence[str], block: int | None = None) -> Iterator[Batch]:
@@ -175,11 +175,6 @@ def readable(path: Path | str, kind: str) -> Iterator[None]:
     except (pa.ArrowException, OSError, EOFError, UnicodeDecodeError) as error:
         if isinstance(error, PermissionError):
             raise
-        if "straddling object" in str(error):
-            raise ValueError(
-                f"{path} has a row of more than {1} MB: expected shorter ones; leave "
-                "long texts out, or look for a quote that is not closed."
-            ) from error
         raise ValueError(
             f"{path} cannot be read as {kind}: {_line(error)}; it was cut off, is damaged or is "
             "another kind of file: get it again."
@@ -188,13 +183,6 @@ def readable(path: Path | str, kind: str) -> Iterator[None]:
 
 def _line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
-
-
-def listed_columns(names: Sequence[str]) -> str:
-    """The columns, for a message."""
-    shown = ", ".join(map(repr, names[:8]))
-    more = f", ... ({len(names)} in all)" if len(names) > 8 else ""
-    return f"its columns are {shown}{more}" if names else "it has no columns"
 
 
 def _kinds(schema: Any, path: Path | str) -> dict[str, str]:

@@ -6,7 +6,6 @@ import os
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -127,21 +126,9 @@ def read_table(
     opened = together(group, lambda: open_source(source, options), "start")
     shares = _Shares(part, silo, skew, own, seed)
     _compare(group, opened, options, shares, positive)
-    if shares.need_labels:
-        labels = _labels(opened, group, positive, encoder)
-        work = partial(_some, opened, shares, labels, group)
-    elif silo is not None:
-        work = partial(_some, opened, shares, None, group)
-    elif own or group.size == 1:
-        work = partial(opened.some, None)
-    else:
-        work = partial(opened.even, group.rank, group.size, seed)
-    done = together(group, work, "start")
+    labels = _labels(opened, group, positive, encoder) if shares.need_labels else None
+    done = together(group, lambda: shares.pass_over(opened, labels, group), "start")
     return _finished(opened, done, of_all(done.summary, group), group, positive, encoder)
-
-
-def _some(opened: Source, shares: _Shares, labels: Tensor | None, group: Group) -> Pass:
-    return opened.some(shares.of(opened, labels, group))
 
 
 def _compare(
@@ -168,7 +155,7 @@ def _compare(
 
 
 class _Shares(NamedTuple):
-    """Shares that need to know every row's label or silo before."""
+    """How the rows are shared out."""
 
     keep_negatives: float
     silo: str | None
@@ -181,14 +168,21 @@ class _Shares(NamedTuple):
         """Whether the labels of all rows must be known."""
         return self.keep_negatives < 1 or self.skew is not None
 
-    def of(self, opened: Source, labels: Tensor | None, group: Group) -> Tensor:
+    def pass_over(self, opened: Source, labels: Tensor | None, group: Group) -> Pass:
+        """The pass over a worker's rows; `labels` are those of all rows, if they are needed."""
+        if labels is not None or self.silo is not None:
+            return opened.some(self._chosen(opened, labels, group))
+        if self.own or group.size == 1:
+            return opened.some(None)
+        return opened.even(group.rank, group.size, self.seed)
+
+    def _chosen(self, opened: Source, labels: Tensor | None, group: Group) -> Tensor:
         """The numbers of a worker's rows, in the file's order."""
         silos = None if self.silo is None else opened.silos(self.silo)
         count = len(silos) if labels is None else len(labels)  # type: ignore[arg-type]
         kept = torch.arange(count)
-        if (
-            labels is not None and self.keep_negatives < 1 and not labels.all()
-        ):  # a silo may lack negatives
+        # a file of a worker's own may lack negatives
+        if labels is not None and self.keep_negatives < 1 and not labels.all():
             kept = thin_negatives(labels, self.keep_negatives, self.seed)
         if self.own:
             return kept
@@ -212,10 +206,12 @@ def _labels(opened: Source, group: Group, positive: Any, encoder: Encoder | None
     labels, codes = together(group, read, "start")
     target = _target(opened, of_all(label_summary(labels), group), positive, encoder)
 
-    def known() -> Tensor:
-        return torch.tensor(positives_of(opened.path, target, labels.texts(), positive))
+    return together(group, lambda: _positive(opened, target, labels, positive), "start")[codes]
 
-    return together(group, known, "start")[codes]
+
+def _positive(opened: Source, target: Target, labels: Labels, positive: Any) -> Tensor:
+    """Which of the labels, by their codes, are positive."""
+    return torch.tensor(positives_of(opened.path, target, labels.texts(), positive))
 
 
 def _target(
@@ -249,9 +245,7 @@ def _finished(
     def own_part() -> tuple[Rows | Tensor, Tensor | None]:
         y = None
         if done.labels is not None and done.codes is not None:
-            texts = done.labels.texts()
-            known = torch.tensor(positives_of(opened.path, target, texts, positive))
-            y = known[done.codes.long()]
+            y = _positive(opened, target, done.labels, positive)[done.codes.long()]
         return done.encoded(coder), y
 
     x, y = together(group, own_part, "start")

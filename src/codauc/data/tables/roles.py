@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from codauc.checks import listed
 from codauc.data.tables.encoder import Columns, Encoder
 from codauc.data.tables.files import TableSource
 
@@ -96,15 +97,14 @@ def same_columns(
     path: str, encoder: Encoder, columns: Columns, shape: tuple[int, ...] = ()
 ) -> Columns:
     """The columns in the encoder's order, if they are its columns."""
-    known = {number.name: "time" if number.time else "number" for number in encoder.numbers}
-    known |= dict.fromkeys((category.name for category in encoder.categories), "category")
+    known = encoder.kinds()
     here = {name: "time" if name in columns.times else "number" for name in columns.numbers}
     here |= dict.fromkeys(columns.categories, "category")
     missing = [name for name in known if name not in here]
     new = [name for name in here if name not in known]
     if missing or new:
         told = {"lacks": missing, "has also": new}
-        parts = [f"{what} {_listed(names)}" for what, names in told.items() if names]
+        parts = [f"{what} {listed(names, most=5)}" for what, names in told.items() if names]
         rest = f"; leave others out with drop={new[:5]!r}." if new and not missing else "."
         raise ValueError(f"{path} {' and '.join(parts)}: expected the columns of training{rest}")
     for name, kind in known.items():
@@ -122,13 +122,8 @@ def same_columns(
     return replace(columns, numbers=numbers, categories=categories)
 
 
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(map(repr, names[:5])) + (", ..." if len(names) > 5 else "")
-
-
 def no_column(path: str, name: str, names: Sequence[str]) -> str:
     """The message for a column that is not there, with the nearest that is."""
     near = difflib.get_close_matches(name, names, n=1)
-    shown = ", ".join(map(repr, names[:10])) + (", ..." if len(names) > 10 else "")
-    hint = f"did you mean {near[0]!r}?" if near else f"it has {shown}."
+    hint = f"did you mean {near[0]!r}?" if near else f"it has {listed(names)}."
     return f"{path} has no column {name!r}: {hint}"

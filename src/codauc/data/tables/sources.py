@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from codauc.data.rows import rows_in_block
 from codauc.data.shards import Piece, block_shards, dealt, even_shards
 from codauc.data.tables.arrays import Array, open_array, open_arrays
 from codauc.data.tables.columns import Integers, targets_of, texts_of
@@ -24,8 +25,6 @@ from codauc.data.tables.roles import LARGE, Options, columns_of, no_column, same
 from codauc.data.tables.selection import Selection
 from codauc.data.tables.summary import Moments, Summary
 from codauc.data.tables.target import Labels
-
-_BLOCK = 1 << 20  # bytes of a block of an array
 
 
 class Source(ABC):
@@ -43,9 +42,9 @@ class Source(ABC):
     def size(self) -> Any:
         """Something that differs where workers have different data."""
 
-    @abstractmethod
     def silos(self, name: str) -> Integers:
         """To which silo each row belongs, in the order of the silos' names."""
+        raise ValueError(f"silo={name!r} with {self.path}: expected a table, with such a column.")
 
     @abstractmethod
     def even(self, rank: int, workers: int, seed: int) -> Pass:
@@ -135,7 +134,7 @@ class FromArray(Source):
     def __init__(self, path: str, array: Array, labels: tuple[str, Array] | None, options: Options):
         self.path, self.array, self.labels, self.options = path, array, labels, options
         _check_array(path, array, labels)
-        ignored = {"drop": options.drop, "categories": options.categories, "silo": options.silo}
+        ignored = {"drop": options.drop, "categories": options.categories}
         for name, value in ignored.items():
             if value:
                 raise ValueError(
@@ -159,10 +158,6 @@ class FromArray(Source):
         """The array's shape."""
         return list(self.array.shape)
 
-    def silos(self, name: str) -> Integers:
-        """Refused: an array has no such column."""
-        raise ValueError(f"silo={name!r} with the array {self.path}: expected a table.")
-
     def even(self, rank: int, workers: int, seed: int) -> Pass:
         """Blocks of its own if the array is large, else any rows."""
         count = len(self.array)
@@ -171,7 +166,7 @@ class FromArray(Source):
             return self.some(None)
         if self.array.nbytes <= LARGE:
             return self.some(even_shards(count, workers, seed)[rank].sort().values)
-        rows = max(_BLOCK * count // self.array.nbytes, 1)
+        rows = rows_in_block(self.array)
         blocks = [min(rows, count - start) for start in range(0, count, rows)]
         pieces = block_shards(blocks, workers, seed)[rank]
         return self.some(torch.cat([_numbers(piece, rows) for piece in pieces]))
@@ -234,8 +229,7 @@ def _known_kinds(options: Options) -> dict[str, str]:
     kinds = dict.fromkeys(options.categories, "category")
     encoder = options.encoder
     if encoder is not None:
-        kinds |= dict.fromkeys((c.name for c in encoder.categories), "category")
-        kinds |= {n.name: "time" if n.time else "number" for n in encoder.numbers}
+        kinds |= encoder.kinds()
         kinds[encoder.target.name] = "category"
     if isinstance(options.target, str):  # labels are texts: 01 and 1 are two
         kinds[options.target] = "category"

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from codauc.checks import listed
 from codauc.data.tables.columns import tidy
 from codauc.data.tables.encoder import Target
 from codauc.data.tables.packed import Vocabulary
@@ -108,14 +109,14 @@ def positives_of(path: str, target: Target, values: Collection[str], positive: A
         for value in sorted(wanted.difference(values, target.positive, target.negative)):
             raise ValueError(
                 f"positive={value!r} is no value of {target.name!r} in {path} nor in training; "
-                f"there are {_listed(values)}."
+                f"there are {listed(values)}."
             )
         return [value in wanted for value in values]
     for value in values:
         if value not in (*target.positive, *target.negative):
             raise ValueError(
                 f"{path}, column {target.name!r}: got the value {value!r}, expected one of those "
-                f"in training, {_listed((*target.positive, *target.negative))}; say "
+                f"in training, {listed((*target.positive, *target.negative))}; say "
                 f"positive={list(target.positive)!r} to take all others for negative."
             )
     return [value in target.positive for value in values]
@@ -141,7 +142,7 @@ def _named(path: str, name: str, values: list[str], positive: Any) -> set[str]:
     wanted = _wanted(positive)
     for value in sorted(wanted - set(values)):
         raise ValueError(
-            f"positive={value!r} is no value of {name!r} in {path}, which has {_listed(values)}; "
+            f"positive={value!r} is no value of {name!r} in {path}, which has {listed(values)}; "
             "name one of these."
         )
     return wanted
@@ -154,11 +155,6 @@ def _missing(array: NDArray[Any]) -> NDArray[np.bool_]:
     if array.dtype.kind == "O":
         return np.array([value is None or value != value for value in array.tolist()], bool)
     return np.zeros(len(array), bool)
-
-
-def _listed(values: Collection[str]) -> str:
-    shown = ", ".join(map(repr, list(values)[:10]))
-    return f"{shown}, ..." if len(values) > 10 else shown
 
 
 def _shown(counts: Mapping[Any, int]) -> str:
