@@ -49,6 +49,7 @@ class CoDA:
     as the names of the data's columns, that must be equal on all workers.
 
     >>> import torch
+    >>> from torch import nn
     >>> from codauc import MinMaxAUCLoss, geometric
     >>> model, loss = nn.Linear(2, 1), MinMaxAUCLoss(pos_ratio=0.5)
     >>> opt = PPDSG(model, loss, lr=0.1, gamma=500.0)

@@ -568,8 +568,8 @@ def frozen_net():
     [
         ({"net": lambda: nn.Sequential(nn.Linear(3, 1))}, "0.weight|1."),
         ({"net": plain_net}, "1."),
-        ({"net": lambda: nn.Sequential(*norm_net(), nn.Linear(1, 1))}, "4.bias is missing"),
-        ({"net": lambda: nn.Sequential(nn.Linear(2, 4), *norm_net()[1:])}, "0.weight has shape"),
+        ({"net": lambda: nn.Sequential(*norm_net(), nn.Linear(1, 1))}, "lacks 4.bias"),
+        ({"net": lambda: nn.Sequential(nn.Linear(2, 4), *norm_net()[1:])}, "has 0.weight of shape"),
         ({"net": frozen_net}, "0.bias"),
         ({"dtype": torch.float32}, "0.weight .* torch.float64"),
         ({"pos_ratio": [0.4, 0.4]}, "loss.a"),
