@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from codauc.version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from codauc.adaptive import PPDAdam
     from codauc.coda import CoDA
     from codauc.evaluation import evaluate, group_auc, predict
     from codauc.group import Group, LocalGroup
@@ -25,6 +26,7 @@ __all__ = [
     "Group",
     "LocalGroup",
     "MinMaxAUCLoss",
+    "PPDAdam",
     "Stage",
     "auc",
     "auc_interval",
@@ -45,6 +47,7 @@ __all__ = [
 # Names come from their modules when they are first asked for: torch takes seconds to import, and
 # `codauc --help` does without it.
 _HOMES = {
+    "PPDAdam": "adaptive",
     "PPDSG": "optim",
     "CoDA": "coda",
     "Group": "group",

@@ -23,8 +23,8 @@ class Averager:
     plain round the message becomes the state's memory and the old memory the next message: the
     numbers are moved once. `compress` sends weights in fewer bytes.
 
-    A message is the state, the digits of the label counts, and the seconds of each worker's last
-    round: who took the least had to wait for nobody.
+    A message is the state, the digits of the label counts, the seconds of each worker's last round
+    (who took the least had to wait for nobody), and whether a worker asks all to stop.
     """
 
     def __init__(self, opt: PPDSG, group: Group, compress: str | None = None) -> None:
@@ -44,10 +44,14 @@ class Averager:
         self.under_way = False  # whether a round has begun and not yet taken effect
         self.flight: Flight | None = None
         self.seconds = 0.0  # of the last round
+        self.asking = False  # whether this worker asks all to stop
+        self.asked = False  # whether one of them did in the last round
+        self.watching = False  # whether rounds note the drift, which takes one more pass
+        self.drift: float | None = None  # |w - mean| / |mean| when it was last noted
 
     def _buffer(self) -> Tensor:
         flat = self.opt.flat
-        tail = 2 * self.opt.loss.seen.numel() + self.group.size
+        tail = 2 * self.opt.loss.seen.numel() + self.group.size + 1
         return torch.zeros(self.size + tail, dtype=flat.dtype, device=flat.vectors[0].device)
 
     @torch.no_grad()
@@ -74,6 +78,8 @@ class Averager:
         self._write(self.opt.result if closing and self.opt.steps else None)
         self._send().land()
         self._read()
+        if self.watching and not closing:
+            self._note_drift()
         if isinstance(self.encoding, Plain) and self.home is not None:
             self.message = self._move_to(self.message)
         else:
@@ -133,17 +139,28 @@ class Averager:
         loss = self.opt.loss
         if self.group.size == 1:
             loss.agree(loss.seen - loss.reported, loss.seen)
+            self.asked = self.asking
         return self.group.size == 1
+
+    def _note_drift(self) -> None:
+        flat, square, length = self.opt.flat, 0.0, 0.0
+        own = [b.of(flat.vectors) for b in flat.blocks if b.role == "weight"]
+        for mine, stretch in zip(own, flat.stretches("weight"), strict=True):
+            mean = self.message[stretch]
+            square += float((mine.to(mean.dtype) - mean).square_().sum())
+            length += float(mean.square().sum())
+        self.drift = (square / length) ** 0.5 if length else 0.0
 
     def _write(self, primal: list[Tensor] | None) -> None:
         loss = self.opt.loss
         self.opt.flat.pack(self.message[: self.size], primal, self.encoding.divisor)
-        digits, seconds = self._tail()
+        digits, seconds, asking = self._tail()
         self.told.copy_(loss.seen)
         fresh = loss.seen - loss.reported
         digits[0].copy_(fresh // _BASE)
         digits[1].copy_(fresh % _BASE)
         seconds.zero_()[self.group.rank] = self.seconds
+        asking.fill_(float(self.asking))
 
     def _send(self) -> Flight:
         return self.group.fly(self._timed())
@@ -155,18 +172,19 @@ class Averager:
 
     def _read(self) -> None:
         """Take from the answer what is not state: label counts, and how long others took."""
-        digits, seconds = self._tail()
+        digits, seconds, asking = self._tail()
+        self.asked = bool(asking > 0)
         high, low = digits.round().to(torch.int64)
         self.opt.loss.agree(high * _BASE + low, self.told)
         taken = seconds.tolist()
         if min(taken) > 0:  # all speak of the round before
             self.group.ledger.of("round").waiting += taken[self.group.rank] - min(taken)
 
-    def _tail(self) -> tuple[Tensor, Tensor]:
-        digits, seconds = torch.split(
-            self.message[self.size :], [2 * self.opt.loss.seen.numel(), self.group.size]
+    def _tail(self) -> tuple[Tensor, Tensor, Tensor]:
+        digits, seconds, asking = torch.split(
+            self.message[self.size :], [2 * self.opt.loss.seen.numel(), self.group.size, 1]
         )
-        return digits.view(2, 2, -1), seconds
+        return digits.view(2, 2, -1), seconds, asking
 
     def _move_to(self, message: Tensor) -> Tensor:
         """Make a message the state's home; return the old home."""
@@ -225,14 +243,11 @@ def _settings(opt: PPDSG) -> dict[str, Any]:
     loss = opt.loss
     groups = [{k: v for k, v in group.items() if k != "params"} for group in opt.param_groups]
     return {
+        **{k: v for k, v in opt.settings().items() if k != "groups"},
         "tensors": {name: " ".join(rest) for name, *rest in opt.flat.layout()},
         "other_tensors": [[str(t.dtype), *t.shape] for tensors in _others(opt) for t in tensors],
-        "pos_ratio": loss.known_ratio,
         "tasks": loss.tasks,
-        "margin": loss.margin,
-        "link": loss.link,
         "gamma": opt.gamma,
-        "average": opt.average,
         "max_grad_norm": opt.max_grad_norm,
         "param_groups": groups,
     }

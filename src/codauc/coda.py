@@ -167,6 +167,7 @@ class CoDA:
             self.dual,
             self.forward,
             self._modes,
+            stage.estimate_ab,
         )
         self.current = None
         self.stages_done += 1
@@ -231,6 +232,24 @@ class CoDA:
         if self.current is not None:
             self._compare(self.current)
             self._close(self.current, endless(batches))
+
+    def ask_to_stop(self) -> None:
+        """Ask all workers to stop: from the next round on `asked_to_stop` is true on each."""
+        self.averager.asking = True
+
+    @property
+    def asked_to_stop(self) -> bool:
+        """Whether a worker had asked when the last round began: equal on all of them."""
+        return self.averager.asked if self.group.size > 1 else self.averager.asking
+
+    def watch_drift(self) -> None:
+        """Let rounds note how far this worker was from the mean; it takes a pass over the weights."""
+        self.averager.watching = True
+
+    @property
+    def drift(self) -> float | None:
+        """|w - mean of all workers' w| / |mean|, when last averaged; None before."""
+        return self.averager.drift
 
     def _forward(self, batch: Any) -> tuple[Tensor, Tensor]:
         inputs, labels = pair(batch, self.opt.flat.vectors[0].device)

@@ -1,11 +1,25 @@
-"""What commands run, as frozen data; known without torch, so that help comes at once."""
+"""What commands run, as frozen data; known without torch, so that help comes at once.
+
+A run is data, a network, a recipe (how it is trained) and communication. Each is a table of
+config.toml. `None` means that the recipe or the data decide; what they decided is written down.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+import tomllib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
+from typing import Any
 
+from codauc.checks import choice, known_arguments, real, whole
 from codauc.schedules import geometric
+
+RECIPES = ("default", "paper", "bce")
+OPTIMIZERS = ("adam", "sgd")
+SCHEDULES = ("cosine", "constant")
+CHOICES = ("steady", "best", "last")
 
 
 @dataclass(frozen=True)
@@ -25,3 +39,249 @@ class DemoSettings:
     def iterations(self) -> int:
         """Steps of each worker in one run."""
         return sum(stage.steps for stage in geometric(self.lr, self.steps, self.stages))
+
+
+@dataclass(frozen=True)
+class DataSettings:
+    """Where the samples come from, which are positive, and how they are parted.
+
+    `images` with a CSV as source is the directory of the files that its `file_column` names.
+    """
+
+    source: str = ""
+    target: str | None = None
+    positive: tuple[str, ...] = ()
+    keep_negatives: float = 1.0
+    test: str | None = None
+    test_fraction: float = 0.2
+    validation_fraction: float = 0.15
+    drop: tuple[str, ...] = ()
+    categories: tuple[str, ...] = ()
+    nan: str = "error"
+    silo: str | None = None
+    skew: float | None = None
+    own: bool = False
+    images: str | None = None
+    file_column: str | None = None
+    image_size: int | None = None
+    channels: int | None = None
+
+    def __post_init__(self) -> None:
+        _tuples(self, "positive", "drop", "categories")
+        remedy = "it is the share of samples, such as 0.2"
+        real("test_fraction", self.test_fraction, least=0, below=1, remedy=remedy)
+        real("validation_fraction", self.validation_fraction, least=0, below=1, remedy=remedy)
+        keep = real("keep_negatives", self.keep_negatives, above=0, remedy="use 1 to keep all")
+        if keep > 1:
+            raise ValueError(f"keep_negatives={keep:g}: expected at most 1, which keeps all.")
+        choice("nan", self.nan, ("error", "missing"))
+        for name in ("image_size", "channels"):
+            if getattr(self, name) is not None:
+                whole(name, getattr(self, name), least=1, remedy="leave it out for the default")
+
+
+@dataclass(frozen=True)
+class ModelSettings:
+    """The network: a name of `codauc.models`, or an import path; "auto" fits it to the data."""
+
+    name: str = "auto"
+    arguments: dict[str, Any] = field(default_factory=dict)
+    pretrained: str | None = None
+
+
+@dataclass(frozen=True)
+class RecipeSettings:
+    """How a network is trained.
+
+    `warm_start` is the share of all steps in which cross-entropy trains first. `balance` is the
+    least share of either class in a batch, 0 for the data's own. `schedule` is how the step size
+    falls within the run, and `select` what becomes of the evaluations: "steady" takes the latest
+    one that is not worse than the best by more than its standard error, "best" the best, "last"
+    the last. `average` returns the mean of a stage's iterates instead of its last one.
+    """
+
+    name: str = "default"
+    optimizer: str | None = None
+    lr: float | None = None
+    dual_lr: float | None = None
+    gamma: float | None = None
+    momentum: float | None = None
+    weight_decay: float | None = None
+    batch_size: int | None = None
+    steps: int | None = None
+    stages: int | None = None
+    factor: float | None = None
+    warm_start: float | None = None
+    balance: float | None = None
+    schedule: str | None = None
+    average: bool | None = None
+    select: str | None = None
+    evaluations: int | None = None
+    dual_samples: int | None = None
+    initial_bias: bool | None = None
+
+    def __post_init__(self) -> None:
+        choice("recipe", self.name, RECIPES)
+        for name, options in _RECIPE_CHOICES.items():
+            if getattr(self, name) is not None:
+                choice(name, getattr(self, name), options)
+        for name, (least, remedy) in _RECIPE_COUNTS.items():
+            if getattr(self, name) is not None:
+                whole(name, getattr(self, name), least=least, remedy=remedy)
+        for name, (limits, remedy) in _RECIPE_NUMBERS.items():
+            if getattr(self, name) is not None:
+                real(name, getattr(self, name), **limits, remedy=remedy)
+        if self.warm_start is not None and self.warm_start > 1:
+            raise ValueError(f"warm_start={self.warm_start:g}: expected at most 1, cross-entropy alone.")
+
+
+_RECIPE_CHOICES = {"optimizer": OPTIMIZERS, "schedule": SCHEDULES, "select": CHOICES}
+_RECIPE_COUNTS = {
+    "batch_size": (1, "use for example 128"),
+    "steps": (1, "it is the number of steps of the first stage"),
+    "stages": (1, "use 1 for a single stage"),
+    "evaluations": (1, "it is how often the validation set is looked at"),
+    "dual_samples": (1, "alpha is estimated from samples"),
+}
+_RECIPE_NUMBERS: dict[str, tuple[dict[str, Any], str]] = {
+    "lr": ({"above": 0}, "use a positive step size, such as 0.001"),
+    "dual_lr": ({"above": 0}, "use for example 0.1"),
+    "gamma": ({"above": 0, "infinite": True}, "use inf for no pull to the anchor"),
+    "momentum": ({"least": 0, "below": 1}, "use 0 for none"),
+    "weight_decay": ({"least": 0}, "use 0 for none"),
+    "factor": ({"least": 1}, "use 1 for equal stages, 3 as the paper does"),
+    "warm_start": ({"least": 0}, "it is a share of the steps, 0 for none"),
+    "balance": ({"least": 0, "below": 0.51}, "it is the least share of a class in a batch"),
+}
+
+
+@dataclass(frozen=True)
+class CommunicationSettings:
+    """How many workers there are, and how often and how they average."""
+
+    workers: int = 1
+    simulate: bool = False
+    sync_every: int | str | None = None
+    compress: str | None = None
+    delay: int = 0
+    timeout: float = 1800.0
+
+    def __post_init__(self) -> None:
+        whole("workers", self.workers, least=1, remedy="it is the number K of workers")
+        every = self.sync_every
+        if isinstance(every, str):
+            choice("sync_every", every, ("theorem", "growing"))
+        elif every is not None:
+            whole("sync_every", every, least=1, remedy="use 1 to average after every step")
+        whole("delay", self.delay, least=0, remedy="use 0 to wait for every round")
+        real("timeout", self.timeout, above=0, remedy="it is in seconds")
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """Everything that is needed to run it again."""
+
+    data: DataSettings = field(default_factory=DataSettings)
+    model: ModelSettings = field(default_factory=ModelSettings)
+    recipe: RecipeSettings = field(default_factory=RecipeSettings)
+    communication: CommunicationSettings = field(default_factory=CommunicationSettings)
+    seed: int = 0
+    device: str = "cpu"
+
+    def __post_init__(self) -> None:
+        whole("seed", self.seed, least=0, remedy="any whole number gives a run of its own")
+
+    def with_changes(self, table: str, **values: Any) -> RunSettings:
+        """The same with other values in one of its tables.
+
+        >>> RunSettings().with_changes("recipe", lr=0.1).recipe.lr
+        0.1
+        """
+        return replace(self, **{table: replace(getattr(self, table), **values)})
+
+    def to_toml(self) -> str:
+        """As the text of a config.toml."""
+        tables = {name: part for name, part in asdict(self).items() if isinstance(part, dict)}
+        lines = [f"seed = {self.seed}", f"device = {_value(self.device)}", ""]
+        for name, part in tables.items():
+            lines += [f"[{name}]", *_entries(part), ""]
+        return "\n".join(lines)
+
+    @staticmethod
+    def from_toml(text: str, path: str = "the configuration") -> RunSettings:
+        """What `to_toml` wrote, or a person; unknown names are errors."""
+        try:
+            plain = tomllib.loads(text)
+        except tomllib.TOMLDecodeError as error:
+            raise ValueError(f"{path} is not TOML ({error}): correct it.") from error
+        return RunSettings.from_dict(plain, path)
+
+    @staticmethod
+    def from_dict(plain: Mapping[str, Any], path: str = "the configuration") -> RunSettings:
+        """From nested names and values."""
+        known = {f.name: f for f in fields(RunSettings)}
+        values: dict[str, Any] = {}
+        for name, value in plain.items():
+            choice(f"{path}: the name", name, tuple(known))
+            values[name] = _table(path, name, value) if name in _TABLES else value
+        return RunSettings(**values)
+
+
+_TABLES = {
+    "data": DataSettings,
+    "model": ModelSettings,
+    "recipe": RecipeSettings,
+    "communication": CommunicationSettings,
+}
+
+
+def _table(path: str, name: str, value: Any) -> Any:
+    if not isinstance(value, dict):
+        raise ValueError(f"{path}: {name} is {value!r}: expected a table, [{name}].")
+    kind = _TABLES[name]
+    for key in value:
+        choice(f"{path}: the name in [{name}]", key, tuple(f.name for f in fields(kind)))
+    return known_arguments(kind)(**value)
+
+
+def _tuples(settings: Any, *names: str) -> None:
+    for name in names:
+        value = getattr(settings, name)
+        parts = (value,) if isinstance(value, str | int | bool) else tuple(value)
+        object.__setattr__(settings, name, tuple(str(part) for part in parts))
+
+
+def _entries(part: Mapping[str, Any]) -> list[str]:
+    return [f"{_key(name)} = {_value(value)}" for name, value in part.items() if value is not None]
+
+
+def _key(name: str) -> str:
+    plain = name.replace("_", "").replace("-", "")
+    return name if plain.isascii() and plain.isalnum() else _value(str(name))
+
+
+def _value(value: Any) -> str:
+    """A value as TOML has it.
+
+    >>> _value(["a", 1, True, math.inf, {"b": 2.0}])
+    '["a", 1, true, inf, {b = 2.0}]'
+    """
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return f'"{"".join(map(_escaped, value))}"'
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, float):
+        return "inf" if math.isinf(value) else repr(value)
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(_entries(value)) + "}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_value, value))}]"
+    raise ValueError(f"{value!r} cannot be written to config.toml: expected plain values.")
+
+
+def _escaped(character: str) -> str:
+    if character in '"\\':
+        return "\\" + character
+    return character if character.isprintable() else f"\\U{ord(character):08x}"

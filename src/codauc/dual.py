@@ -32,6 +32,7 @@ def estimate_dual(
     dual: str,
     forward: Forward,
     modes: list[bool] | None = None,
+    estimate_ab: bool = False,
 ) -> None:
     """Set alpha to its maximiser at the current weights, from `samples` of every worker's own data.
 
@@ -42,7 +43,7 @@ def estimate_dual(
     was evaluated since. The same forward passes give BatchNorm the statistics of the new
     weights, averaged over the workers: where all draw equally often, what torch's `update_bn` gives
     on all batches together. One collective carries both. A worker without a class takes no part in
-    that class's mean.
+    that class's mean. With `estimate_ab` a and b become the two means.
     """
     with in_modes(opt.model, modes), _new_statistics(opt.model):
         sums, counts = _class_sums(opt.loss, batches, samples, forward, group.rank)
@@ -58,7 +59,11 @@ def estimate_dual(
     opt.flat.mark_changed()
     negative, positive = (sums / counts).to(opt.loss.alpha.dtype).view(2, -1)
     found = (counts.view(2, -1) > 0).all(0)
-    opt.loss.alpha.copy_(torch.where(found, negative - positive, opt.loss.alpha))
+    new = [(opt.loss.alpha, negative - positive)]
+    if estimate_ab:
+        new += [(opt.loss.a, positive), (opt.loss.b, negative)]
+    for tensor, value in new:
+        tensor.copy_(torch.where(found, value, tensor))
     if not found.all():
         warn("no worker has drawn both classes: alpha stays as it was; check the labels.")
 

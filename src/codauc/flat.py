@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
 PRIMAL = ("weight", "ab")  # roles that make up v = (w, a, b); they come first in every vector
-ROLES = (*PRIMAL, "alpha", "buffer")
+STEERED = (*PRIMAL, "alpha")  # what gradients move; the rest follows by itself
+ROLES = (*STEERED, "buffer", "moment")
 
 
 class Entry(NamedTuple):
@@ -32,7 +33,7 @@ class Entry(NamedTuple):
 
     def held_by(self, owner: nn.Module, attribute: str) -> Tensor | None:
         """What an owner (the first, or one tied to it) holds now."""
-        table = owner._buffers if self.role == "buffer" else owner._parameters
+        table = owner._parameters if self.role in STEERED else owner._buffers
         return table.get(attribute)
 
 
@@ -51,10 +52,11 @@ class Block(NamedTuple):
 
 
 class FlatState:
-    """Parameters, a, b, alpha and BatchNorm statistics as views of one vector for each dtype.
+    """Parameters, a, b, alpha, statistics and moments as views of one vector for each dtype.
 
     Usually there is one dtype and so one vector. v = (w, a, b) comes first, group after group, then
-    alpha, then the statistics, so that steps and rounds work on whole stretches. A tensor keeps its
+    alpha, then BatchNorm's statistics and an optimizer's moments of the gradients, so that steps and
+    rounds work on whole stretches. A tensor keeps its
     identity, shape and strides (channels_last stays so); only its memory moves. What moves it away
     again (`module.to(...)`, `load_state_dict(assign=True)`) is found by `check`.
 
@@ -74,7 +76,7 @@ class FlatState:
         self.vectors: list[Tensor] = []
         self.blocks: list[Block] = []
         self.primal_sizes: list[int] = []
-        self.steered_sizes: list[int] = []  # all but the statistics, which come last
+        self.steered_sizes: list[int] = []  # all but statistics and moments, which come last
         self.places: dict[tuple[str, str], tuple[int, int]] = {}  # by role and name
         for dtype in dtypes:
             self._lay_out(dtype)
@@ -90,7 +92,7 @@ class FlatState:
         device = mine[0].tensor.device
         vector = torch.empty(sum(e.tensor.numel() for e in mine), dtype=dtype, device=device)
         self.primal_sizes.append(sum(e.tensor.numel() for e in mine if e.role in PRIMAL))
-        self.steered_sizes.append(sum(e.tensor.numel() for e in mine if e.role != "buffer"))
+        self.steered_sizes.append(sum(e.tensor.numel() for e in mine if e.role in STEERED))
         for entry in mine:
             tensor, stop = entry.tensor, start + entry.tensor.numel()
             view = view_like(tensor, vector, start)
@@ -137,7 +139,7 @@ class FlatState:
     def correct(self, mean: Tensor, before: Tensor) -> None:
         """Add `mean - before` to the state; `mean` is used up.
 
-        Statistics of norm layers become the mean's: a correction could make a variance negative.
+        Statistics and moments become the mean's: a correction could make a variance negative.
         """
         parts = zip(self._parts(mean), self._parts(before), self.steered_sizes, strict=True)
         for (vector, new), (_, old), size in parts:

@@ -8,6 +8,7 @@ from typing import Any, SupportsFloat
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import binary_cross_entropy_with_logits
 
 from codauc.checks import choice, known_arguments, real, whole
 from codauc.objective import positives
@@ -76,6 +77,30 @@ class MinMaxAUCLoss(nn.Module):
 
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
         """F over the batch, a scalar; in training mode, with gradients, the labels are counted."""
+        logits, positive, count = self._counted(logits, labels)
+        ratio = self.pos_ratio
+        value: Tensor = _MinMaxAUC.apply(  # type: ignore[no-untyped-call]
+            logits, positive, count, self.a, self.b, self.alpha, ratio, self.margin, self.link
+        )
+        return value
+
+    def cross_entropy(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """The batch's mean cross-entropy, in place of F, for a warm start: it moves w alone.
+
+        The gradients of a, b and alpha are zero; `Stage(estimate_ab=True)` gives them values when
+        the stage ends. Several tasks add up.
+
+        >>> loss = MinMaxAUCLoss(pos_ratio=0.5)
+        >>> loss.cross_entropy(torch.zeros(2), torch.tensor([0, 1]))
+        tensor(0.6931, grad_fn=<AddBackward0>)
+        """
+        logits, positive, _ = self._counted(logits, labels)
+        z = logits.to(torch.promote_types(logits.dtype, self.a.dtype))
+        value = binary_cross_entropy_with_logits(z, positive.to(z.dtype)) * self.tasks
+        return value + 0 * (self.a.sum() + self.b.sum() + self.alpha.sum())
+
+    def _counted(self, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Logits, which labels are positive, and how many; they are checked, and counted."""
         logits, labels = self.aligned(logits, labels)
         if self._values_need_a_check(logits):
             check_values(logits.detach(), labels)
@@ -84,11 +109,7 @@ class MinMaxAUCLoss(nn.Module):
         count = positive.sum(0)
         if self.training and torch.is_grad_enabled():  # a validation loss is not training data
             self.seen.add_(torch.stack((count, len(labels) - count)).view(2, self.tasks))
-        ratio = self.pos_ratio
-        value: Tensor = _MinMaxAUC.apply(  # type: ignore[no-untyped-call]
-            logits, positive, count, self.a, self.b, self.alpha, ratio, self.margin, self.link
-        )
-        return value
+        return logits, positive, count
 
     @property
     def pos_ratio(self) -> Tensor:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from codauc.checks import known_arguments, real, warn
-from codauc.flat import Entry, FlatState, entries_of, view_like
+from codauc.flat import PRIMAL, STEERED, Block, Entry, FlatState, entries_of, view_like
 from codauc.loss import MinMaxAUCLoss
 from codauc.parameters import check_modules, checked_options, weight_groups
 from codauc.theory import step_limits
@@ -98,7 +98,7 @@ class PPDSG(torch.optim.Optimizer):
         for name, role in names.items():
             group = len(groups) if role == "ab" else len(groups) + 1
             entries.append(Entry(f"loss.{name}", role, group, self.loss, name))
-        self.flat = flat = FlatState(entries)
+        self.flat = flat = FlatState([*entries, *self._moments(entries)])
         self.anchor = flat.like_primal()
         self.averages = flat.like_primal(torch.float32) if self.average else []
         self.momenta: list[Tensor] = []  # made when a group first has momentum
@@ -106,12 +106,17 @@ class PPDSG(torch.optim.Optimizer):
         self._slots = [
             (entry, entry.tensor, view_like(entry.tensor, self.gradients[i], start))
             for entry in flat.entries
-            if entry.role != "buffer"
+            if entry.role in STEERED
             for i, start in [flat.places[entry.role, entry.name]]
         ]
         self._known = {id(p) for p in self.model.parameters()}
         self._frozen = [p for p in self.model.parameters() if not p.requires_grad]
         self._last_gradients: list[Callable[[], Tensor | None]] = [lambda: None, lambda: None]
+
+    def _moments(self, entries: list[Entry]) -> list[Entry]:
+        """Further tensors that rounds average: none for plain steps."""
+        del entries
+        return []
 
     def begin_stage(self, lr: float | None = None) -> None:
         """Start a stage: the next step begins at its anchor; averages and momentum restart."""
@@ -153,7 +158,7 @@ class PPDSG(torch.optim.Optimizer):
         self._check_step_size(sizes[-1])
         if not self._has_gradients():
             return value  # as torch's optimizers: nothing to do, and not counted
-        if not self.momenta and any(group["momentum"] for group in self.param_groups[:-2]):
+        if not self.momenta and self._has_momentum():
             self.momenta = flat.like_primal()
         left_alone = self._gather_gradients()
         if self.steps == 0:
@@ -162,8 +167,8 @@ class PPDSG(torch.optim.Optimizer):
         self._clip()
         for block in flat.blocks:
             if block.role == "alpha":
-                block.of(flat.vectors).add_(block.of(self.gradients), alpha=sizes[block.group])
-            elif block.role != "buffer":
+                self._dual_step(block, sizes[block.group])
+            elif block.role in PRIMAL:
                 self._primal_step(block, sizes[block.group])
         for tensor, before in left_alone:
             tensor.copy_(before)
@@ -173,7 +178,13 @@ class PPDSG(torch.optim.Optimizer):
             average.lerp_(v.to(average.dtype), 1 / self.steps)
         return value
 
-    def _primal_step(self, block: Any, eta: float) -> None:
+    def _has_momentum(self) -> bool:
+        return any(group["momentum"] for group in self.param_groups[:-2])
+
+    def _dual_step(self, block: Block, eta: float) -> None:
+        block.of(self.flat.vectors).add_(block.of(self.gradients), alpha=eta)
+
+    def _primal_step(self, block: Block, eta: float) -> None:
         v, gradient = block.of(self.flat.vectors), block.of(self.gradients)
         if block.role == "weight":  # a, b take the paper's step, whatever a scheduler sets
             group = self.param_groups[block.group]
@@ -197,11 +208,15 @@ class PPDSG(torch.optim.Optimizer):
         if views:
             torch._foreach_copy_(views, gradients)
         kept = [tensor.data for _, tensor in missing]
-        for entry, tensor in missing if self.momenta else []:
-            vector, start = self.flat.places[entry.role, entry.name]
+        for entry, tensor in missing:
             if entry.role == "weight":
-                kept.append(view_like(tensor, self.momenta[vector], start))
+                kept.extend(self._state_of(entry, tensor))
         return [(tensor, tensor.clone()) for tensor in kept]
+
+    def _state_of(self, entry: Entry, tensor: Tensor) -> list[Tensor]:
+        """What the optimizer keeps of one weight from step to step."""
+        vector, start = self.flat.places[entry.role, entry.name]
+        return [view_like(tensor, self.momenta[vector], start)] if self.momenta else []
 
     def _clip(self) -> None:
         if self.max_grad_norm is None:
@@ -304,7 +319,7 @@ class PPDSG(torch.optim.Optimizer):
             "base_lr": self.base_lr,
             "gamma": self.gamma,
             "max_grad_norm": self.max_grad_norm,
-            "settings": self._settings(),
+            "settings": self.settings(),
         }
         groups = super().state_dict()["param_groups"]
         return {"state": {"ppdsg": state}, "param_groups": [dict(group) for group in groups]}
@@ -338,10 +353,10 @@ class PPDSG(torch.optim.Optimizer):
                     f"state_dict of another model: {' '.join(there)} there, {' '.join(here)} here; "
                     "build the same model, with the same parameters frozen, before loading."
                 )
-        for name, here_setting in self._settings().items():
-            if state["settings"][name] != here_setting:
+        for name, here_setting in self.settings().items():
+            if state["settings"].get(name) != here_setting:
                 raise ValueError(
-                    f"state_dict with {name}={state['settings'][name]}, here {here_setting}: "
+                    f"state_dict with {name}={state['settings'].get(name)}, here {here_setting}: "
                     "make model, loss and PPDSG as they were when it was saved."
                 )
         missing = sorted(self.loss.state_dict().keys() ^ state["loss"].keys())
@@ -349,7 +364,7 @@ class PPDSG(torch.optim.Optimizer):
             raise ValueError(f"state_dict whose loss differs in {missing}: it is not whole.")
         return dict(state)
 
-    def _settings(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, Any]:
         """What a saved state must share with the optimizer that loads it, beside the layout."""
         loss = self.loss
         return {

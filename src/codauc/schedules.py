@@ -19,7 +19,9 @@ class Stage:
 
     After it every worker draws m `dual_samples` to estimate alpha. A stage may be shorter than
     `sync_every`: it closes with a round in any case. `local_every` steps, fewer than `sync_every`,
-    are the period of averaging inside each machine alone (None: never).
+    are the period of averaging inside each machine alone (None: never). With `estimate_ab` the same
+    samples also give a and b, the mean scores of the two classes: after a warm start with another
+    loss, which does not move them.
 
     >>> Stage(lr=0.1, steps=100, sync_every=64).rounds
     2
@@ -30,6 +32,7 @@ class Stage:
     sync_every: int = 1
     dual_samples: int = 1024
     local_every: int | None = None
+    estimate_ab: bool = False
 
     def __post_init__(self) -> None:
         lr = real("lr", self.lr, above=0, remedy="use a positive step size, such as 0.1")
@@ -48,7 +51,9 @@ class Stage:
                     f"local_every={local} with sync_every={every}: expected less; machines average "
                     "inside more often than across, and None means never."
                 )
-        values = (lr, steps, every, samples, local)
+        if not isinstance(self.estimate_ab, bool):
+            raise ValueError(f"estimate_ab={self.estimate_ab!r}: expected True or False.")
+        values = (lr, steps, every, samples, local, self.estimate_ab)
         for name, value in zip(self.__match_args__, values, strict=True):
             object.__setattr__(self, name, value)
 
@@ -123,7 +128,7 @@ def constant(
     """Equal stages: only the anchor and alpha are renewed between them.
 
     >>> constant(0.1, 500, stages=2, sync_every=8)[1]
-    Stage(lr=0.1, steps=500, sync_every=8, dual_samples=1024, local_every=None)
+    Stage(lr=0.1, steps=500, sync_every=8, dual_samples=1024, local_every=None, estimate_ab=False)
     """
     return geometric(lr, steps, stages, sync_every, factor=1, dual_samples=dual_samples)
 
@@ -168,7 +173,7 @@ def theorem(
     """The stages of Theorem 1, from `codauc.theory.theorem1`, which also gives its gamma.
 
     >>> theorem(0.01, 4, 1, mu=0.5, L=2.0, G_h=1.0, pos_ratio=0.5)
-    [Stage(lr=0.04, steps=100, sync_every=3, dual_samples=189, local_every=None)]
+    [Stage(lr=0.04, steps=100, sync_every=3, dual_samples=189, local_every=None, estimate_ab=False)]
     """
     plan = theorem1(lr0, workers, stages, mu=mu, L=L, G_h=G_h, pos_ratio=pos_ratio)
     return [

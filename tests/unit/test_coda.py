@@ -267,7 +267,8 @@ def test_a_stage_is_ceil_t_over_i_rounds_with_dual_estimates_apart(steps, sync_e
     assert stages[0].rounds == expected
     for counts, ledger, _ in launch(work, 2):
         assert counts == [(expected, 1), (2 * expected, 2)]
-        size = 4 * 4 + 2 * 4 + 5 + 2 * 4 + 3 + 2 * 2 + 2  # layers, a b alpha, digits, seconds
+        size = 4 * 4 + 2 * 4 + 5 + 2 * 4 + 3  # layers, a b alpha
+        size += 2 * 2 + 2 + 1  # digits, seconds, whether one asks to stop
         tally = ledger.tallies["round"]
         assert tally.sent == tally.received == 2 * expected * size * 8
 

@@ -20,6 +20,7 @@ from codauc.data.shards import (
     skewed_shards,
 )
 from codauc.data.sources import Images, cifar10, cifar100, fashion_mnist, fashion_tiny, mnist
+from codauc.data.splits import Split
 from codauc.data.stream import Stream
 from codauc.data.tables import Encoder, Table, read_table
 from codauc.data.task import Task, binary_task
@@ -37,6 +38,7 @@ __all__ = [
     "Images",
     "Rows",
     "ShardCount",
+    "Split",
     "Stream",
     "Table",
     "Task",

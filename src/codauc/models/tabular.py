@@ -19,6 +19,7 @@ from codauc.models.base import (
     one_or_more,
     positive,
 )
+from codauc.models.pieces import Pieces
 
 
 class TabularNet(Model, name="tabular"):
@@ -28,7 +29,9 @@ class TabularNet(Model, name="tabular"):
     category, stored as floats: whole numbers from 0 to size - 1, the sizes being `categories`.
     Each category has an embedding of its own, of dimension `embedding_width(size)`; that of code 0,
     which `read_table` gives to values not seen in training, begins at zero. Numbers and embeddings
-    go together through layers with a ReLU and dropout; without widths through none.
+    go together through layers with a ReLU and dropout; without widths through none. With `pieces`
+    each number also tells how far it is through that many ranges of its column (see `Pieces`);
+    `net.fit_pieces(x)` sets the ranges from training data, before training.
     Logits have shape [N] for one output and [N, outputs] for more.
 
     Codes are looked at in every batch, which on a device waits for it once: a code that has no
@@ -49,6 +52,7 @@ class TabularNet(Model, name="tabular"):
         widths: Iterable[int] = (256, 256),
         outputs: int = 1,
         dropout: float = 0.0,
+        pieces: int = 0,
     ) -> None:
         categories = positive(
             "categories", "category size", categories, "its codes are 0 to size - 1"
@@ -57,12 +61,19 @@ class TabularNet(Model, name="tabular"):
         numbers = whole("numbers", numbers, least=0 if categories else 1, remedy=remedy)
         widths, outputs = checked_widths(widths), checked_outputs(outputs)
         dropout = real("dropout", dropout, least=0, below=1, remedy="use 0 for none")
+        pieces = whole("pieces", pieces, least=0, remedy="use 0 for the numbers alone")
         super().__init__(
-            numbers=numbers, categories=categories, widths=widths, outputs=outputs, dropout=dropout
+            numbers=numbers,
+            categories=categories,
+            widths=widths,
+            outputs=outputs,
+            dropout=dropout,
+            pieces=pieces,
         )
         self.numbers = numbers
+        self.pieces = Pieces(numbers, pieces) if pieces else None
         self.embeddings = nn.ModuleList(map(_embedding, categories))
-        inputs = numbers + sum(map(embedding_width, categories))
+        inputs = numbers * (1 + pieces) + sum(map(embedding_width, categories))
         self.layers = dense((inputs, *widths), dropout)
         self.head = nn.Linear([inputs, *widths][-1], outputs)
         # Follows the model to its device; the architecture says it, so it is not saved.
@@ -72,11 +83,20 @@ class TabularNet(Model, name="tabular"):
         """Logits of the rows `x`."""
         self._check(x)
         numbers, codes = x[:, : self.numbers], x[:, self.numbers :]
-        if self.embeddings and not x.is_meta:  # meta tensors have no values to look at
+        # meta tensors have no values to look at, and a traced graph takes no decisions
+        if self.embeddings and not x.is_meta and not _is_traced():
             _check_codes(codes, self.sizes)
+        if self.pieces is not None:
+            numbers = self.pieces(numbers)
         columns = codes.long().unbind(dim=1)
         embedded = [table(column) for table, column in zip(self.embeddings, columns, strict=True)]
         return one_or_more(self.head(self.layers(torch.cat([numbers, *embedded], dim=1))))
+
+    def fit_pieces(self, x: Tensor) -> None:
+        """Set the ranges of the numbers from rows of training data; without pieces do nothing."""
+        self._check(x)
+        if self.pieces is not None:
+            self.pieces.fit(x[:, : self.numbers])
 
     def _check(self, x: Tensor) -> None:
         columns = self.numbers + len(self.embeddings)
@@ -92,6 +112,11 @@ class TabularNet(Model, name="tabular"):
                 f"x of {x.dtype} holds whole numbers exactly up to {exact:g} only: expected a "
                 f"dtype for the codes of a category of size {largest}; use float32."
             )
+
+
+def _is_traced() -> bool:
+    exporting = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)  # torch < 2.7
+    return torch.jit.is_tracing() or bool(exporting())
 
 
 def _embedding(size: int) -> nn.Embedding:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,6 +17,7 @@ from codauc.checks import choice, known_arguments, real, whole
 from codauc.data.binary import thin_negatives
 from codauc.data.rows import Rows
 from codauc.data.shards import ShardCount, even_shards, silo_shards, skewed_shards
+from codauc.data.splits import PARTS, Split
 from codauc.data.tables.encoder import Encoder, Target, fit
 from codauc.data.tables.passes import Pass
 from codauc.data.tables.roles import LARGE, Options
@@ -68,6 +69,8 @@ def read_table(
     silo: str | None = None,
     skew: float | None = None,
     own: bool = False,
+    split: Split | None = None,
+    part: str = "train",
     nan: str = "error",
     memory: int = LARGE,
     folder: str | os.PathLike[str] | None = None,
@@ -92,6 +95,8 @@ def read_table(
     of Arrow) it reads blocks of its own. `silo` names a column, such as the hospital: no silo is
     divided. `skew` gives label-skewed shards (`skewed_shards`). With `own=True` each worker names a
     file of its own and keeps all of it. `keep_negatives` is the part of the negatives to keep.
+    With a `split` only one `part` of the rows is read: "train", "validation" or "test"; the other
+    two are read with the encoder of the first, and keep all their negatives.
 
     A worker keeps up to `memory` bytes of rows in memory, more in a file without a name in `folder`
     (default: the system's for temporary files); .npy and uncompressed .npz stay where they are.
@@ -106,10 +111,12 @@ def read_table(
     """
     group = LocalGroup() if group is None else group
     seed = whole("seed", seed, least=0, remedy="use 0 if any seed will do")
-    part = real("keep_negatives", keep_negatives, above=0, remedy="use 1 to keep all negatives")
-    if part > 1:
+    keep = real("keep_negatives", keep_negatives, above=0, remedy="use 1 to keep all negatives")
+    if keep > 1:
         raise ValueError(f"keep_negatives={keep_negatives!r}: expected at most 1, which keeps all.")
     _one_way(silo=silo, skew=skew, own=own or None)
+    if choice("part", part, PARTS) != "train" and split is None:
+        raise ValueError(f"part={part!r} without a split: expected split=Split(...) too.")
     if encoder is None and target is None:
         raise ValueError("target is missing: expected the name of the column of labels.")
     options = Options(
@@ -124,7 +131,8 @@ def read_table(
         progress=progress,
     )
     opened = together(group, lambda: open_source(source, options), "start")
-    shares = _Shares(part, silo, skew, own, seed)
+    keep = keep if part == "train" else 1.0
+    shares = _Shares(keep, silo, skew, own, seed, split, part)
     _compare(group, opened, options, shares, positive)
     labels = _labels(opened, group, positive, encoder) if shares.need_labels else None
     done = together(group, lambda: shares.pass_over(opened, labels, group), "start")
@@ -150,6 +158,7 @@ def _compare(
         "drop": options.drop,
         "encoder": None if options.encoder is None else options.encoder.to_dict(),
         **shares._asdict(),
+        "split": None if shares.split is None else asdict(shares.split),
     }
     compare(group, same, torch.device("cpu"))
 
@@ -162,11 +171,13 @@ class _Shares(NamedTuple):
     skew: float | None
     own: bool
     seed: int
+    split: Split | None
+    part: str
 
     @property
     def need_labels(self) -> bool:
         """Whether the labels of all rows must be known."""
-        return self.keep_negatives < 1 or self.skew is not None
+        return self.keep_negatives < 1 or self.skew is not None or self.split is not None
 
     def pass_over(self, opened: Source, labels: Tensor | None, group: Group) -> Pass:
         """The pass over a worker's rows; `labels` are those of all rows, if they are needed."""
@@ -181,9 +192,11 @@ class _Shares(NamedTuple):
         silos = None if self.silo is None else opened.silos(self.silo)
         count = len(silos) if labels is None else len(labels)  # type: ignore[arg-type]
         kept = torch.arange(count)
+        if labels is not None and self.split is not None:
+            kept = self.split.rows(labels, self.part)
         # a file of a worker's own may lack negatives
-        if labels is not None and self.keep_negatives < 1 and not labels.all():
-            kept = thin_negatives(labels, self.keep_negatives, self.seed)
+        if labels is not None and self.keep_negatives < 1 and not labels[kept].all():
+            kept = kept[thin_negatives(labels[kept], self.keep_negatives, self.seed)]
         if self.own:
             return kept
         if silos is not None:

@@ -1,0 +1,174 @@
+"""Recipes: what is chosen where nothing was said, and the stages that follow from it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from codauc.config import CommunicationSettings, RecipeSettings
+from codauc.schedules import Stage, geometric
+
+SYNC_EVERY = 32
+_GROWING = 8  # the first stage's, if the period grows
+_WARM_UP = 0.05  # the share of the run in which the step size rises
+_EPOCHS, _LEAST_STEPS, _MOST_STEPS = 40, 1000, 4000
+
+# The paper's experiments: section 5, with the smallest T_0 and the largest eta_0 of its grid.
+PAPER = RecipeSettings(
+    name="paper",
+    optimizer="sgd",
+    lr=0.1,
+    dual_lr=1.0,
+    gamma=500.0,
+    momentum=0.0,
+    weight_decay=0.0,
+    batch_size=32,
+    steps=2000,
+    stages=3,
+    factor=3.0,
+    warm_start=0.0,
+    balance=0.0,
+    schedule="constant",
+    average=True,
+    select="last",
+    evaluations=50,
+    dual_samples=1024,
+    initial_bias=False,
+)
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a recipe asks of the data: all training samples, and whether they are images."""
+
+    samples: int
+    images: bool
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The stages of a run; the first `warm` of them are trained with cross-entropy."""
+
+    stages: tuple[Stage, ...]
+    warm: int
+
+    @property
+    def steps(self) -> int:
+        """The steps of all stages."""
+        return sum(stage.steps for stage in self.stages)
+
+
+def resolve(recipe: RecipeSettings, workers: int, facts: Facts) -> RecipeSettings:
+    """The recipe with a value for everything.
+
+    >>> resolve(RecipeSettings(name="paper", lr=0.01), 4, Facts(1000, False)).stages
+    3
+    """
+    usual = PAPER if recipe.name == "paper" else _default(recipe, workers, facts)
+    values = {f.name: getattr(recipe, f.name) for f in fields(recipe)}
+    missing = {name: getattr(usual, name) for name, value in values.items() if value is None}
+    return replace(recipe, **missing)
+
+
+def _default(recipe: RecipeSettings, workers: int, facts: Facts) -> RecipeSettings:
+    batch = recipe.batch_size or _batch_size(facts)
+    warm = recipe.warm_start
+    if warm is None:
+        warm = 1.0 if recipe.name == "bce" else 0.3
+    total = _EPOCHS * facts.samples / (batch * workers)
+    total = min(max(total, _LEAST_STEPS), _MOST_STEPS)
+    stages, factor = recipe.stages or 1, recipe.factor or 1.0
+    parts = sum(factor**s for s in range(stages))
+    return RecipeSettings(
+        name=recipe.name,
+        optimizer="adam",
+        lr=1e-3 if recipe.optimizer != "sgd" else 0.1,
+        dual_lr=0.1 if recipe.optimizer != "sgd" else 1.0,
+        gamma=math.inf,
+        momentum=0.9,
+        weight_decay=0.0 if facts.images or recipe.optimizer == "sgd" else 1.0,
+        batch_size=batch,
+        steps=max(1, round(total * (1 - warm if warm < 1 else 1) / parts)),
+        stages=stages,
+        factor=factor,
+        warm_start=warm,
+        balance=0.0,
+        schedule="cosine",
+        average=False,
+        select="steady",
+        evaluations=25,
+        dual_samples=1024,
+        initial_bias=True,
+    )
+
+
+def _batch_size(facts: Facts) -> int:
+    if facts.images:
+        return 64
+    return 128 if facts.samples < 20_000 else 256
+
+
+def plan(recipe: RecipeSettings, communication: CommunicationSettings) -> Plan:
+    """The stages of a resolved recipe: a warm start, then the paper's shape.
+
+    >>> recipe = resolve(RecipeSettings(), 1, Facts(1000, False))
+    >>> [(stage.steps, stage.estimate_ab) for stage in plan(recipe, CommunicationSettings()).stages]
+    [(300, True), (700, False)]
+    """
+    r, workers = recipe, communication.workers
+    assert r.lr is not None and r.steps is not None and r.stages is not None
+    assert r.factor is not None and r.dual_samples is not None and r.warm_start is not None
+    falls = 1.0 if r.schedule == "cosine" else r.factor
+    lengths = geometric(r.lr, r.steps, r.stages, factor=r.factor)
+    growing = communication.sync_every == "growing"
+    stages = [
+        Stage(
+            lr=r.lr / falls**s,
+            steps=stage.steps,
+            sync_every=_period(communication, r.lr / falls**s, 3**s if growing else 1, workers),
+            dual_samples=r.dual_samples,
+        )
+        for s, stage in enumerate(lengths)
+    ]
+    if r.warm_start == 0:
+        return Plan(tuple(stages), 0)
+    first = replace(stages[0], estimate_ab=True)
+    if r.warm_start == 1:
+        return Plan(tuple(replace(stage, estimate_ab=True) for stage in stages), len(stages))
+    total = sum(stage.steps for stage in stages)
+    warm = replace(first, steps=max(1, round(total * r.warm_start / (1 - r.warm_start))))
+    return Plan((warm, *stages), 1)
+
+
+def _period(communication: CommunicationSettings, lr: float, growth: int, workers: int) -> int:
+    every = communication.sync_every
+    if workers == 1 and not isinstance(every, int):
+        return 1
+    if every == "theorem":  # Theorem 1: I_s <= 1/sqrt(K eta_s)
+        return max(1, math.floor(1 / math.sqrt(workers * lr)))
+    if every == "growing":
+        return _GROWING * growth
+    return every if isinstance(every, int) else SYNC_EVERY
+
+
+def factor_of(recipe: RecipeSettings, steps: int) -> Callable[[int], float]:
+    """By what the step size is multiplied at each of `steps` steps, counted from 0.
+
+    With "cosine" it rises for a twentieth of the run, then falls to 0 as a half wave.
+    """
+    rise = max(1.0, _WARM_UP * steps)
+
+    def factor(step: int) -> float:
+        wave = 0.5 * (1 + math.cos(math.pi * min(step, steps) / steps))
+        return max(min(1.0, (step + 1) / rise) * wave, 1e-6)
+
+    return (lambda step: 1.0) if recipe.schedule == "constant" else factor  # noqa: ARG005
+
+
+def model_arguments(name: str, facts: Facts) -> dict[str, Any]:
+    """What the default network is made with beyond what the data ask for."""
+    if name == "tabular" and not facts.images:
+        return {"widths": [256, 256], "dropout": 0.2, "pieces": 8}
+    return {}

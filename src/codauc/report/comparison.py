@@ -1,0 +1,181 @@
+"""Several runs side by side, in the terminal and on a page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from codauc.report import formats
+from codauc.report.curves import roc
+from codauc.report.history import PROGRESS, time_unit
+from codauc.report.html import document, escape, figure, grid, html_table, section
+from codauc.report.material import Material, material
+from codauc.report.paired import Difference, paired_auc_difference
+from codauc.report.shapes import COLOURS, swatch
+from codauc.report.svg import Chart, Series, line_chart
+from codauc.runs import RunFolder
+
+HEADER = [
+    *("run", "recipe/model", "K", "I", "test AUC", "95% interval", "AP"),
+    *("steps", "rounds", "MB per worker", "seconds"),
+]
+DIFFERENCE = "AUC - first (95% interval)"
+_FAR = 10.0  # costs that differ by more are drawn on a logarithmic axis
+
+
+def comparison_rows(runs: Sequence[RunFolder]) -> tuple[list[str], list[list[str]]]:
+    """The header and a row for each run, for `codauc.report.table.table`.
+
+    If the test labels of another run are those of the first, in the same order, a last column has
+    the difference of their AUC with its paired interval. What a run does not know is a dash.
+    """
+    return _rows(_material(runs))
+
+
+def comparison_page(runs: Sequence[RunFolder]) -> str:
+    """One HTML file with the table, the AUC of all runs against what they cost, and their ROC."""
+    found = _material(runs)
+    header, rows = _rows(found)
+    marks = [swatch(*look(i)) for i in range(len(found))]
+    lines = zip(marks, names(found), strict=True)
+    key = "".join(f"<li>{mark}{escape(name)}</li>" for mark, name in lines)
+    cards = [_auc_card(found, field) for field in PROGRESS]
+    note = "K workers average every I iterations. AP is the average precision."
+    if DIFFERENCE in header:
+        note += (
+            " The difference to the first run is on the same test samples; if its interval (of "
+            "DeLong, paired) holds 0, the runs cannot be told apart."
+        )
+    return document(
+        f"{len(found)} runs compared",
+        [
+            '<header><p class="over">Comparison</p>'
+            f"<h1>{len(found)} {'run' if len(found) == 1 else 'runs'} side by side</h1></header>",
+            section("Results", [figure("", html_table(header, rows, before=marks), note)]),
+            section("Pictures", [f'<ul class="key">{key}</ul>', grid([*cards, _roc_card(found)])]),
+        ],
+    )
+
+
+def look(i: int) -> tuple[int, int]:
+    """The colour and the dashes of run `i`; 28 runs all differ.
+
+    >>> len({look(i) for i in range(28)})
+    28
+    """
+    return i % COLOURS, i % 4
+
+
+def names(runs: Sequence[Material]) -> list[str]:
+    """The directories' names, or the paths if two are the same."""
+    short = [run.name for run in runs]
+    return short if len(set(short)) == len(short) else [str(run.path) for run in runs]
+
+
+def _material(runs: Sequence[RunFolder]) -> list[Material]:
+    if not runs:
+        raise ValueError("runs=[]: expected at least one run; name the directories to compare.")
+    return [material(run) for run in runs]
+
+
+def _rows(runs: Sequence[Material]) -> tuple[list[str], list[list[str]]]:
+    rows = [_row(name, run) for name, run in zip(names(runs), runs, strict=True)]
+    differences = [_difference(runs[0], run) for run in runs[1:]]
+    if not any(differences):
+        return HEADER, rows
+    cells = ["", *("-" if each is None else _signed(each) for each in differences)]
+    return [*HEADER, DIFFERENCE], [[*row, cell] for row, cell in zip(rows, cells, strict=True)]
+
+
+def _row(name: str, run: Material) -> list[str]:
+    model = run.summary.get("model")
+    parts = [run.setting("recipe", "name"), model.get("name") if isinstance(model, dict) else None]
+    precision, sent, seconds = map(run.value, ("average_precision", "bytes_per_worker", "seconds"))
+    every = run.setting("communication", "sync_every")
+    return [
+        name,
+        "/".join(str(part) for part in parts if part) or "-",
+        str(len(run.workers) or "-"),
+        "-" if every is None or len(run.workers) == 1 else str(every),
+        formats.auc_text(run.value("test_auc")),
+        formats.interval_text(run.value("auc_low"), run.value("auc_high")) or "-",
+        "-" if precision is None else f"{precision:.4f}",
+        _count(run.value("steps")),
+        _count(run.value("rounds")),
+        "-" if sent is None else formats.digits(sent / 1e6, 3),
+        "-" if seconds is None else formats.digits(seconds, 3),
+    ]
+
+
+def _count(value: float | None) -> str:
+    return "-" if value is None else formats.count(value)
+
+
+def _difference(first: Material, other: Material) -> Difference | None:
+    """How the other's AUC differs from the first's, if both scored the same samples."""
+    if first.scores is None or other.scores is None or first.points is None or other.points is None:
+        return None
+    (mine, labels), (scores, theirs) = first.scores, other.scores
+    if not np.array_equal(labels, theirs) or np.isnan(mine).any() or np.isnan(scores).any():
+        return None
+    return paired_auc_difference(scores, mine, labels)
+
+
+def _signed(found: Difference) -> str:
+    return f"{found.value:+.4f} ({found.low:+.4f} to {found.high:+.4f})"
+
+
+def _auc_card(runs: Sequence[Material], field: str) -> str:
+    name, label, kind = PROGRESS[field]
+    columns = [run.column(field) for run in runs]
+    factor = 1.0
+    if field == "seconds":
+        factor, label = time_unit(max(float(np.nanmax(x, initial=0.0)) for x in columns))
+    series = [
+        Series(title, x / factor, run.column("auc"), colour=look(i)[0], dash=look(i)[1])
+        for i, (title, x, run) in enumerate(zip(names(runs), columns, runs, strict=True))
+        if field in ("step", "seconds") or run.communicates
+    ]
+    chart = Chart(
+        title=f"Validation AUC against {name}",
+        x_label=label,
+        y_label="AUC",
+        series=series,
+        x_kind=kind,
+        log_x=field in ("rounds", "bytes") and _far_apart([s.x for s in series]),
+        y_limits=(0.0, 1.0),
+        legend=False,
+    )
+    caption = "Higher is better; further left is cheaper."
+    caption += " The axis is logarithmic." if chart.log_x else ""
+    if len(series) < len(runs):
+        caption += " Runs of one worker do not communicate and are not drawn."
+    return figure(chart.title, line_chart(chart), caption)
+
+
+def _far_apart(columns: Sequence[np.typing.NDArray[np.float64]]) -> bool:
+    totals = [total for x in columns if (total := float(np.nanmax(x, initial=0.0))) > 0]
+    return bool(totals) and max(totals) > _FAR * min(totals)
+
+
+def _roc_card(runs: Sequence[Material]) -> str:
+    series = []
+    for i, (name, run) in enumerate(zip(names(runs), runs, strict=True)):
+        if run.points is not None:
+            curve = roc(run.points)
+            colour, dash = look(i)
+            series.append(Series(name, curve.false_rate, curve.recall, colour=colour, dash=dash))
+    chance = Series("chance", [0.0, 1.0], [0.0, 1.0], colour=6, dash=2)
+    chart = Chart(
+        title="ROC curves of the test sets",
+        x_label="false positive rate",
+        y_label="true positive rate (recall)",
+        series=[*series, chance] if series else [],
+        x_range=(0.0, 1.0),
+        y_range=(0.0, 1.0),
+        legend=False,
+        height=290.0,
+    )
+    caption = "The nearer to the upper left corner the better; the dotted diagonal is chance."
+    return figure(chart.title, line_chart(chart), caption)

@@ -1,0 +1,211 @@
+"""Cards that show how a run went."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from codauc.report.axes import Floats
+from codauc.report.bars import bar_chart, stacked_bar
+from codauc.report.formats import count, duration, number, percent, share
+from codauc.report.html import figure, html_table
+from codauc.report.material import Material
+from codauc.report.svg import Chart, Mark, Series, line_chart
+
+MOST_ROWS = 200
+PROGRESS = {  # the four ways to measure how far a run got: name of the card, label, kind of axis
+    "step": ("iterations", "iterations of each worker", "count"),
+    "rounds": ("rounds", "communication rounds", "count"),
+    "bytes": ("bytes sent", "bytes sent by each worker", "bytes"),
+    "seconds": ("time", "seconds", "number"),
+}
+
+
+def time_unit(longest: float) -> tuple[float, str]:
+    """The unit for an axis of times up to `longest` seconds.
+
+    >>> time_unit(100), time_unit(3600), time_unit(100_000)
+    ((1.0, 'seconds'), (60.0, 'minutes'), (3600.0, 'hours'))
+    """
+    if longest < 300:
+        return 1.0, "seconds"
+    return (60.0, "minutes") if longest < 3 * 3600 else (3600.0, "hours")
+
+
+def auc_cards(run: Material) -> list[str]:
+    """The AUC of the validation set against iterations, rounds, bytes and seconds."""
+    return [_auc_card(run, "step"), *_communication_cards(run), _auc_card(run, "seconds")]
+
+
+def _communication_cards(run: Material) -> list[str]:
+    return [_auc_card(run, name) for name in ("rounds", "bytes") if run.communicates]
+
+
+def _auc_card(run: Material, field: str) -> str:
+    name, label, kind = PROGRESS[field]
+    x = run.column(field)
+    if field == "seconds" and x.size:
+        factor, label = time_unit(float(np.nanmax(x, initial=0.0)))
+        x = x / factor
+    auc, low, high = (run.column(each) for each in ("auc", "auc_low", "auc_high"))
+    chart = Chart(
+        title=f"Validation AUC against {name}",
+        x_label=label,
+        y_label="AUC",
+        series=[Series("AUC", x, auc, low, high)],
+        x_kind=kind,
+        y_limits=(0.0, 1.0),
+        lines=_stage_ends(run, x),
+        marks=_best(run, x, auc),
+    )
+    caption = {
+        "step": "Higher is better. The band is the 95% interval of the AUC on the validation set"
+        "{stages}{best}.",
+        "rounds": "The same curve, by how often the workers averaged their weights.",
+        "bytes": "The same curve, by what each worker sent: what it costs on a slow network.",
+        "seconds": "The same curve, by the clock.",
+    }[field]
+    stages = "; a dotted line is the end of a stage" if chart.lines else ""
+    best = "; the dot is the model that was kept" if chart.marks else ""
+    return figure(chart.title, line_chart(chart), caption.format(stages=stages, best=best))
+
+
+def _stage_ends(run: Material, x: Floats) -> list[float]:
+    ends = [at for at, record in zip(x, run.records, strict=True) if record.stage_end is True]
+    return [float(at) for at in ends[:-1] if np.isfinite(at)]
+
+
+def _best(run: Material, x: Floats, auc: Floats) -> list[Mark]:
+    """The record of the best step, if it can be found."""
+    best = run.value("best_step")
+    found = np.flatnonzero((run.column("step") == best) & np.isfinite(x) & np.isfinite(auc))
+    if best is None or not found.size:
+        return []
+    return [Mark("best step", float(x[found[0]]), float(auc[found[0]]), 1)]
+
+
+def inner_cards(run: Material) -> list[str]:
+    """The objective, and a, b, alpha beside the means that they follow."""
+    step = run.column("step")
+    base = Chart("", PROGRESS["step"][1], "", (), "count", lines=_stage_ends(run, step))
+    loss = replace(
+        base,
+        title="Objective",
+        y_label="pairwise loss",
+        series=[Series("loss", step, run.column("loss"))],
+        y_limits=(0.0, 1e200),
+    )
+    names = [
+        ("a", "a", 0, 0),
+        ("mean of positives", "positive_mean", 0, 1),
+        ("b", "b", 1, 0),
+        ("mean of negatives", "negative_mean", 1, 1),
+        ("alpha", "alpha", 2, 0),
+    ]
+    inner = replace(
+        base,
+        title="The algorithm's own variables",
+        y_label="score",
+        series=[Series(label, step, run.column(f), colour=c, dash=d) for label, f, c, d in names],
+    )
+    return [
+        figure(
+            loss.title,
+            line_chart(loss),
+            "Lower is better: the mean of (m - h+ + h-)^2 over all pairs of a positive and a "
+            "negative of the validation set. It is never negative.",
+        ),
+        figure(
+            inner.title,
+            line_chart(inner),
+            "a should follow the mean score of the positives, b that of the negatives, and alpha "
+            "the second minus the first.",
+        ),
+    ]
+
+
+def drift_card(run: Material) -> str:
+    """How far the workers went apart between two rounds."""
+    drift = Chart(
+        title="Drift between workers",
+        x_label=PROGRESS["step"][1],
+        y_label="distance from the mean, relative",
+        series=[Series("drift", run.column("step"), run.column("drift"), colour=3)],
+        x_kind="count",
+        y_limits=(0.0, 1e200),
+        lines=_stage_ends(run, run.column("step")),
+    )
+    caption = (
+        "How far a worker's weights were from the mean of all when last averaged. If it grows "
+        "without end, average more often or use a smaller step."
+    )
+    return figure(drift.title, line_chart(drift), caption) if run.communicates else ""
+
+
+def time_card(run: Material) -> str:
+    """Where the time went, from the summary or else the last record."""
+    last = run.records[-1] if run.records else None
+    parts = []
+    for name in ("computing", "communicating", "waiting"):
+        value = run.value(name)
+        value = number(getattr(last, name, None)) if value is None else value
+        parts.append((name, max(0.0, value or 0.0)))
+    caption = (
+        "Of one worker's time. Much communicating: average less often. Much waiting: some workers "
+        "are slower than others."
+        if run.communicates
+        else "One worker: no communication, so it neither sends nor waits."
+    )
+    return figure(
+        "Where the time went", stacked_bar("Where the time went", parts, duration), caption
+    )
+
+
+def worker_cards(run: Material) -> list[str]:
+    """Samples, and the share of positives, of each worker."""
+    samples = [total for total, _ in run.workers]
+    rates = [positives / total if total else 0.0 for total, positives in run.workers]
+    every = sum(samples)
+    mean = sum(positives for _, positives in run.workers) / every if every else None
+    if len(samples) < 2:
+        return []
+    return [
+        figure(
+            "Samples of each worker",
+            bar_chart("Samples of each worker", "worker", "samples", samples, form=count),
+            "Training samples that each worker holds; no worker sees those of another.",
+        ),
+        figure(
+            "Positives of each worker",
+            bar_chart(
+                "Positives of each worker",
+                "worker",
+                "% positive",
+                [100 * rate for rate in rates],
+                colour=1,
+                form=lambda value: share(value / 100),
+                kind="number",
+                level=None if mean is None else 100 * mean,
+            ),
+            "The share of positives among each worker's samples; the dashed line is that of all. "
+            "Shares far from it mean that the workers' data differ.",
+        ),
+    ]
+
+
+def worker_table(run: Material) -> str:
+    """The numbers behind `worker_cards`, for the first workers if there are very many."""
+    rows = [
+        [str(i), count(total), count(positives), percent(positives / total) if total else "-"]
+        for i, (total, positives) in enumerate(run.workers[:MOST_ROWS])
+    ]
+    if not rows:
+        return ""
+    rest = len(run.workers) - len(rows)
+    more = f" {count(rest)} more workers are not listed." if rest else ""
+    return figure(
+        "Workers in numbers",
+        html_table(["worker", "samples", "positives", "share"], rows),
+        f"Training samples and positives of each worker.{more}",
+    )

@@ -1,0 +1,211 @@
+"""The report of a run: one page that holds everything it shows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from codauc.report import formats
+from codauc.report.history import (
+    auc_cards,
+    drift_card,
+    inner_cards,
+    time_card,
+    worker_cards,
+    worker_table,
+)
+from codauc.report.html import document, escape, grid, html_table, notice, section, tile
+from codauc.report.material import Material, material, texts
+from codauc.report.testset import score_cards, threshold_card
+from codauc.runs import RunFolder
+
+FEW_POSITIVES = 30
+
+
+def page(run: RunFolder) -> str:
+    """The report of `run` as one HTML file that needs nothing else.
+
+    What the run did not leave behind is left out. Raises ValueError if `run` is not the directory
+    of a run, or a file in it was changed.
+    """
+    found = material(run)
+    alone = [] if found.communicates else [_alone()]
+    return document(
+        f"{found.name}: report of a run",
+        [
+            *_head(found),
+            *map(notice, warnings(found)),
+            section("The test set", [grid(score_cards(found)), _apart(threshold_card(found))]),
+            section("The training", [grid([*auc_cards(found), *alone, *inner_cards(found)])]),
+            section("Workers and time", [grid(_cost(found))]),
+            section("The run", [_settings(found)]),
+        ],
+    )
+
+
+def _cost(run: Material) -> list[str]:
+    return [time_card(run), drift_card(run), *worker_cards(run), worker_table(run)]
+
+
+def _head(run: Material) -> Iterator[str]:
+    yield f'<header><p class="over">Report of a run</p><h1>{escape(run.name)}</h1>'
+    yield f'<p class="soft">{escape(_subject(run))}</p></header>'
+    yield f'<div class="tiles">{"".join(_tiles(run))}</div>'
+    auc = run.value("test_auc")
+    if auc is not None:
+        yield f'<p class="plain">{escape(meaning(auc))}</p>'
+
+
+def _subject(run: Material) -> str:
+    """Data, classes and model in a line."""
+    model = run.summary.get("model")
+    model = model if isinstance(model, Mapping) else {}
+    parameters = formats.number(model.get("parameters"))
+    size = f" ({formats.count(parameters)} parameters)" if parameters else ""
+    target, positive, negative = (run.summary.get(n) for n in ("target", "positive", "negative"))
+    parts = [
+        f"Data: {run.summary['data']}" if run.summary.get("data") else "",
+        f"target: {target}" if target else "",
+        f"positive: {_listed(positive)}" if positive else "",
+        f"negative: {_listed(negative)}" if negative else "",
+        f"model: {model['name']}{size}" if model.get("name") else "",
+    ]
+    return "; ".join(part for part in parts if part)
+
+
+def _listed(values: Any, most: int = 6) -> str:
+    found = texts(values)
+    return ", ".join(found[:most]) + (f", ... ({len(found)} in all)" if len(found) > most else "")
+
+
+def _tiles(run: Material) -> Iterator[str]:
+    auc, precision, seconds = map(run.value, ("test_auc", "average_precision", "seconds"))
+    interval = formats.interval_text(run.value("auc_low"), run.value("auc_high"))
+    below = f"95% interval: {interval}" if interval and auc is not None else ""
+    yield tile("Test AUC", formats.auc_text(auc), below or "no test set", first=True)
+    if precision is not None:
+        rate = _test_rate(run)
+        chance = "" if rate is None else f"by chance: {formats.digits(rate, 3)}"
+        yield tile("Average precision", f"{precision:.4f}", chance)
+    best = run.value("validation_auc")
+    if best is not None:
+        step = run.value("best_step")
+        at = "" if step is None else f"best, at step {formats.count(step)}"
+        yield tile("Validation AUC", formats.auc_text(best), at)
+    if seconds is not None:
+        steps = run.value("steps")
+        below = "" if steps is None else f"{formats.count(steps)} iterations"
+        yield tile("Time", formats.duration(seconds), below)
+    yield from _communication_tile(run)
+    yield from _data_tile(run)
+
+
+def _communication_tile(run: Material) -> Iterator[str]:
+    rounds, sent = run.value("rounds"), run.value("bytes_per_worker")
+    if run.communicates and rounds is not None:
+        below = "" if sent is None else f"{formats.size(sent)} sent by each worker"
+        yield tile("Rounds", formats.count(rounds), below)
+
+
+def _data_tile(run: Material) -> Iterator[str]:
+    samples, ratio = run.value("train_samples"), run.value("pos_ratio")
+    if samples is not None:
+        below = "" if ratio is None else f"{formats.share(ratio)} positive"
+        yield tile("Training samples", formats.count(samples), below)
+
+
+def _test_rate(run: Material) -> float | None:
+    """The share of positives in the test set: the average precision of a random order."""
+    samples, positives = run.value("test_samples"), run.value("test_positives")
+    return positives / samples if samples and positives is not None else None
+
+
+def meaning(auc: float) -> str:
+    """What an AUC says, in words.
+
+    >>> meaning(0.9312)
+    'A random positive scores above a random negative in 93 of 100 pairs (ties count half).'
+    >>> meaning(0.9991)
+    'A random positive scores above a random negative in 999 of 1,000 pairs (ties count half).'
+    """
+    if auc in (0.0, 1.0):
+        often = "in every pair" if auc else "in no pair"
+    elif 0.005 <= auc < 0.995:
+        often = f"in {round(100 * auc)} of 100 pairs"
+    elif 0.0005 <= auc < 0.9995:
+        often = f"in {round(1000 * auc)} of 1,000 pairs"
+    else:
+        often = f"in {'more than 999' if auc > 0.5 else 'less than 1'} of 1,000 pairs"
+    return f"A random positive scores above a random negative {often} (ties count half)."
+
+
+def warnings(run: Material) -> Iterator[str]:
+    """What a reader must know before believing the numbers."""
+    if not run.summary:
+        yield "The run has no summary: it was killed, or it is still going. This is its history."
+    elif run.summary.get("interrupted") is True:
+        yield "The run was interrupted: the numbers are those of the training so far."
+    elif run.summary.get("finished") is False:
+        yield "The run did not finish: the numbers are those of the training so far."
+    positives = run.value("test_positives")
+    if positives is not None and positives < FEW_POSITIVES:
+        yield (
+            f"The test set has only {formats.count(positives)} positives: the interval is wide, "
+            "and a few other samples could change the AUC a lot."
+        )
+    yield from _score_warnings(run)
+    yield from texts(run.summary.get("notes"))
+
+
+def _score_warnings(run: Material) -> Iterator[str]:
+    if run.scores is None:
+        return
+    missing = int(np.isnan(run.scores.scores).sum())
+    if missing:
+        yield f"{formats.count(missing)} test scores are not numbers and are left out of the plots."
+    if run.points is None:
+        yield "The test set has samples of one class only: there is no ROC curve and no AUC."
+
+
+def _alone() -> str:
+    return (
+        '<div class="card"><h3>Communication</h3><p class="soft">One worker: no communication.</p>'
+        '<p class="soft small">With more workers, the AUC against rounds and bytes stands here.'
+        "</p></div>"
+    )
+
+
+def _apart(card: str) -> str:
+    return f'<div class="below">{card}</div>' if card else ""
+
+
+def _settings(run: Material) -> str:
+    """The configuration and the numbers of the summary, folded."""
+    plain = {k: v for k, v in run.summary.items() if k not in ("workers", "notes")}
+    tables = [("Configuration", run.config), ("Summary", plain)]
+    return "\n".join(
+        f'<details class="card long below"><summary>{name}</summary>'
+        f"{html_table(['name', 'value'], rows(values), words=True)}</details>"
+        for name, values in tables
+        if values
+    )
+
+
+def rows(values: Mapping[str, Any], before: str = "") -> list[list[str]]:
+    """Nested tables as rows of a dotted name and a value.
+
+    >>> rows({"seed": 0, "data": {"source": "a.csv", "columns": ["x", "y"]}})
+    [['seed', '0'], ['data.source', 'a.csv'], ['data.columns', '["x", "y"]']]
+    """
+    found = []
+    for name, value in values.items():
+        if isinstance(value, Mapping) and value:
+            found += rows(value, f"{before}{name}.")
+        elif isinstance(value, str):
+            found.append([before + name, value])
+        else:
+            found.append([before + name, json.dumps(value, default=str, ensure_ascii=False)])
+    return found

@@ -1,0 +1,182 @@
+"""A run's directory: what is in it, and how it is written and read; known without torch."""
+
+from __future__ import annotations
+
+import json
+import os
+import tomllib
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+CONFIG, METRICS, SUMMARY = "config.toml", "metrics.jsonl", "summary.json"
+MODEL, SCORES, REPORT = "model.safetensors", "test_scores.npz", "report.html"
+_PARTIAL = ".partial"  # the end of the name of what is not yet whole
+
+
+@dataclass(frozen=True)
+class Record:
+    """One look at a run: a line of metrics.jsonl.
+
+    `stage` 0 is the warm start. `auc` with its interval, `loss` (the mean of (m - h+ + h-)^2 over
+    pairs, never negative) and the mean scores of both classes are of the validation set. `a`, `b`
+    and `alpha` are the algorithm's: they follow the mean score of the positives, of the negatives,
+    and the second minus the first. `drift` is how far a worker's weights were from the mean when
+    last averaged, relative to the mean's length; None for one worker. `bytes` and `rounds` are
+    those of one worker; `computing`, `communicating` and `waiting` are seconds up to here.
+    """
+
+    step: int
+    stage: int
+    rounds: int
+    bytes: int
+    seconds: float
+    lr: float
+    loss: float
+    auc: float
+    auc_low: float
+    auc_high: float
+    positive_mean: float
+    negative_mean: float
+    a: float
+    b: float
+    alpha: float
+    drift: float | None
+    computing: float
+    communicating: float
+    waiting: float
+    stage_end: bool
+
+
+class Scores(NamedTuple):
+    """The test set's scores (log-odds) and labels."""
+
+    scores: NDArray[np.float64]
+    labels: NDArray[np.bool_]
+
+
+class RunFolder:
+    """The files of one run; each is whole or not there."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+
+    def __truediv__(self, name: str) -> Path:
+        return self.path / name
+
+    @property
+    def finished(self) -> bool:
+        """Whether a run ended here, so that there is something to lose."""
+        return (self / SUMMARY).exists() or (self / MODEL).exists()
+
+    def write(self, name: str, content: str | bytes) -> Path:
+        """Write a file under another name, then rename it."""
+        target = self / name
+        partial = target.with_name(f".{name}-{os.getpid()}{_PARTIAL}")
+        try:
+            partial.write_bytes(content.encode() if isinstance(content, str) else content)
+            partial.replace(target)
+        finally:
+            with suppress(OSError):
+                partial.unlink(missing_ok=True)
+        return target
+
+    def write_summary(self, summary: Mapping[str, Any]) -> None:
+        """Write summary.json."""
+        self.write(SUMMARY, json.dumps(summary, indent=1, allow_nan=False) + "\n")
+
+    def write_scores(self, scores: Any, labels: Any) -> None:
+        """Write the test set's scores and labels."""
+        from io import BytesIO
+
+        buffer = BytesIO()
+        scores, labels = np.asarray(scores, np.float32), np.asarray(labels, np.bool_)
+        np.savez_compressed(buffer, scores=scores, labels=labels)
+        self.write(SCORES, buffer.getvalue())
+
+    def config(self) -> dict[str, Any]:
+        """The settings, as written in config.toml."""
+        return dict(self._read(CONFIG, tomllib.loads))
+
+    def summary(self) -> dict[str, Any]:
+        """What the run achieved, and what it cost."""
+        return dict(self._read(SUMMARY, json.loads))
+
+    def records(self) -> list[Record]:
+        """The history; a last line that was cut off is passed over."""
+        return list(self._records())
+
+    def _records(self) -> Iterator[Record]:
+        names = {field.name for field in fields(Record)}
+        lines = self._text(METRICS).split("\n")
+        for number, line in enumerate(lines, 1):
+            if not line.strip():
+                continue
+            try:
+                plain = json.loads(line)
+                yield Record(**{name: plain[name] for name in names})
+            except (ValueError, KeyError, TypeError) as error:
+                if number == len(lines):  # without its end: the run was killed while it wrote
+                    return
+                raise ValueError(
+                    f"{self / METRICS}, line {number} cannot be read ({error}): expected a record "
+                    "of codauc train; it was changed, or is of another version."
+                ) from error
+
+    def scores(self) -> Scores | None:
+        """The test set's scores, if they were kept."""
+        if not (self / SCORES).exists():
+            return None
+        try:
+            with np.load(self / SCORES, allow_pickle=False) as arrays:
+                return Scores(arrays["scores"].astype(np.float64), arrays["labels"].astype(bool))
+        except (ValueError, KeyError, OSError) as error:
+            raise ValueError(
+                f"{self / SCORES} cannot be read ({error}): it was changed."
+            ) from error
+
+    def _read(self, name: str, parse: Any) -> Any:
+        text = self._text(name)
+        try:
+            plain = parse(text)
+        except ValueError as error:
+            raise ValueError(f"{self / name} cannot be read ({error}): it was changed.") from error
+        if not isinstance(plain, dict):
+            raise ValueError(f"{self / name}: expected names and values; it was changed.")
+        return plain
+
+    def _text(self, name: str) -> str:
+        if not self.path.is_dir():
+            raise ValueError(
+                f"{self.path} is not a directory: expected one that codauc train made (--out)."
+            )
+        try:
+            return (self / name).read_text(encoding="utf-8")
+        except FileNotFoundError:
+            raise ValueError(
+                f"{self.path} has no {name}: expected the directory of a run that ended; "
+                "train it with codauc train --out."
+            ) from None
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{self / name} cannot be read ({error}): it was changed.") from error
+
+
+class History:
+    """Appends records to metrics.jsonl, each at once on the disk."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        self._file = (folder / METRICS).open("w", encoding="utf-8")
+
+    def add(self, record: Record) -> None:
+        """Append one line."""
+        self._file.write(json.dumps(asdict(record), allow_nan=False) + "\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        """No more lines."""
+        self._file.close()

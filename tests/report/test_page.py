@@ -1,0 +1,316 @@
+"""The report of a run: it holds what the run left behind, and never fails for what is missing."""
+
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from html.parser import HTMLParser
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+from codauc.report.page import meaning, page
+from codauc.runs import CONFIG, METRICS, SCORES, SUMMARY, History, RunFolder
+
+HOSTILE = "</script></title><img src=x onerror=alert(1)><svg onload=alert(1)>\"'&"
+VOID = {"meta", "img", "br", "link", "input"}
+PLOTS = [
+    "ROC curve of the test set",
+    "Precision and recall of the test set",
+    "Scores of the test set",
+    "Validation AUC against iterations",
+    "Validation AUC against rounds",
+    "Validation AUC against bytes sent",
+    "Validation AUC against time",
+    "Objective",
+    "The algorithm's own variables",
+    "Where the time went",
+    "Drift between workers",
+    "Samples of each worker",
+    "Positives of each worker",
+]
+
+
+class Reader(HTMLParser):
+    """Tags, attributes and text; checks that tags are closed in order."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.tags, self.attributes, self.text = [], [], [], ""
+        self.feed(text)
+        self.close()
+        assert not self.open
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes += attrs
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes += attrs
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text += data
+
+
+def checked(text):
+    """The page read back, if it is sound and asks for nothing from elsewhere."""
+    reader = Reader(text)
+    assert text.startswith('<!DOCTYPE html>\n<html lang="en">')
+    assert not {"script", "link", "img", "iframe", "object", "embed", "base"} & set(reader.tags)
+    names = {name for name, _ in reader.attributes}
+    assert not {"src", "href", "srcset", "action", "poster"} & names
+    assert not [name for name in names if name.startswith("on")]
+    assert "url(" not in text
+    assert "@import" not in text
+    for chart in re.findall(r"<svg.*?</svg>", text, re.S):
+        ElementTree.fromstring(chart)
+    text.encode("utf-8")
+    return reader
+
+
+def titles(text):
+    """The titles of the charts, in order."""
+    return re.findall(r'role="img" aria-label="[^"]*"><title>([^<]*)</title>', text)
+
+
+def test_every_plot_and_the_headline_are_there(make_run):
+    text = page(make_run())
+    reader = checked(text)
+    assert sorted(map(unquoted, titles(text))) == sorted(PLOTS)
+    for said in ("Test AUC", "95% interval", "by chance: 0.0515", "resnet20", "fraud.parquet"):
+        assert said in reader.text
+    assert "A random positive scores above a random negative in 92 of 100 pairs" in reader.text
+    assert "default-src 'none'; style-src 'unsafe-inline'; img-src data:" in text
+
+
+def unquoted(text):
+    return text.replace("&#x27;", "'")
+
+
+def test_every_plot_has_a_caption(make_run):
+    text = page(make_run())
+    for card in re.findall(r"<figure.*?</figure>", text, re.S):
+        caption = re.search(r"<figcaption>(.*?)</figcaption>", card, re.S).group(1)
+        assert len(caption) > 20
+
+
+def test_a_usual_report_is_small(make_run):
+    assert len(page(make_run())) < 400_000
+
+
+def test_the_same_run_gives_the_same_page(make_run):
+    run = make_run()
+    assert page(run) == page(run)
+
+
+def test_one_worker_does_not_communicate(make_run):
+    text = page(make_run(workers=1))
+    reader = checked(text)
+    assert "One worker: no communication." in reader.text
+    shown = titles(text)
+    assert "Validation AUC against iterations" in shown
+    assert "Validation AUC against time" in shown
+    absent = ("against rounds", "against bytes", "Drift", "Samples of each")
+    assert not [title for title in shown if any(word in title for word in absent)]
+
+
+def test_the_threshold_table_is_what_counting_gives(make_run, make_scores):
+    scores, labels = make_scores()
+    reader = checked(page(make_run(scores=(scores, labels))))
+    row = re.search(r"90% of positives([\d.]+)(-?[\d.]+\d{3})([\d.]+)%([\d.]+)%", reader.text)
+    threshold = float(np.sort(scores[labels])[::-1][int(np.ceil(0.9 * labels.sum())) - 1])
+    assert float(row.group(1)) == pytest.approx(1 / (1 + np.exp(-threshold)), abs=1e-4)
+    flagged = scores >= threshold
+    assert float(row.group(4)) == pytest.approx(100 * labels[flagged].mean(), abs=0.05)
+
+
+def test_text_of_others_has_no_effect(make_run):
+    summary = dict.fromkeys(("data", "target", "version"), HOSTILE) | {
+        "positive": [HOSTILE],
+        "negative": [HOSTILE],
+        "notes": [HOSTILE, "\x00\ud800"],
+        "model": {"name": HOSTILE, "parameters": 1},
+    }
+    run = make_run("x<img src=x onerror=alert(1)>", summary=summary)
+    escaped = HOSTILE.replace("\\", "\\\\").replace('"', '\\"')
+    run.write(CONFIG, f'"{escaped}" = "{escaped}"\nlong = "{"x" * 100_000}"\n')
+    text = page(run)
+    reader = checked(text)
+    assert reader.text.count(HOSTILE) >= 7
+    assert len(text) < 400_000
+
+
+KEYS = ["auc_low", "average_precision", "steps", "rounds", "bytes_per_worker", "seconds"]
+KEYS += ["pos_ratio", "best_step", "validation_auc", "test_samples", "test_positives", "workers"]
+KEYS += ["train_samples", "computing", "communicating", "waiting", "finished", "interrupted"]
+KEYS += ["version", "model", "data", "target", "positive", "negative", "notes", "test_auc"]
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_any_value_of_the_summary_is_survived(make_run, key):
+    run = make_run(steps=60)
+    usual = run.summary()
+    for value in (None, "text", -1, 10**400, [], {}, [None], True):
+        run.write_summary(usual | {key: value})
+        checked(page(run))
+    run.write_summary({name: value for name, value in usual.items() if name != key})
+    checked(page(run))
+
+
+def test_an_interrupted_run_shows_what_is_there(make_run):
+    run = make_run()
+    (run / SCORES).unlink()
+    run.write_summary({"interrupted": True, "test_auc": None, "steps": 100})
+    text = page(run)
+    reader = checked(text)
+    assert "interrupted" in reader.text
+    assert "no test set" in reader.text
+    assert "Validation AUC against rounds" in titles(text)
+    assert "ROC" not in text
+
+
+def test_a_killed_run_shows_its_history(make_run):
+    run = make_run()
+    (run / SUMMARY).unlink()
+    (run / CONFIG).unlink()
+    assert "no summary" in checked(page(run)).text
+
+
+def test_a_run_without_history_shows_its_test_set(make_run):
+    run = make_run()
+    (run / METRICS).unlink()
+    text = page(run)
+    checked(text)
+    assert "ROC curve of the test set" in titles(text)
+    assert "Validation AUC against time" not in titles(text)
+
+
+def test_what_is_no_run_is_an_error(tmp_path):
+    with pytest.raises(ValueError, match="is not a directory"):
+        page(RunFolder(tmp_path / "nothing"))
+    with pytest.raises(ValueError, match=r"has no summary\.json"):
+        page(RunFolder(tmp_path))
+
+
+def test_few_positives_are_a_warning(make_run):
+    few = make_run(summary={"test_positives": 29, "notes": ["Mind the step."]})
+    text = checked(page(few)).text
+    assert "only 29 positives: the interval is wide" in text
+    assert "Mind the step." in text
+    assert "the interval is wide" not in checked(page(make_run("enough"))).text
+
+
+def with_records(run, records):
+    history = History(run)
+    for record in records:
+        history.add(record)
+    history.close()
+    return run
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 5000])
+def test_any_length_of_history(make_run, n, make_records):
+    records = list(make_records(steps=5000, every=1))[:n]
+    text = page(with_records(make_run(), records))
+    checked(text)
+    assert len(text) < 400_000
+    assert ("Objective" in titles(text)) == (n > 0)
+
+
+def test_numbers_that_are_none_are_left_out(make_run, make_records):
+    nothing = ("auc", "auc_low", "auc_high", "loss", "a", "b", "alpha", "drift", "seconds", "bytes")
+    records = [replace(record, **dict.fromkeys(nothing)) for record in make_records()]
+    checked(page(with_records(make_run(), records)))
+    run = make_run("infinite")
+    text = (run / METRICS).read_text()
+    run.write(METRICS, re.sub(r'"(loss|auc|a)": [\d.e-]+', r'"\1": Infinity', text))
+    checked(page(run))
+
+
+def scores_of(kind):
+    n = 200
+    labels = np.arange(n) < 20
+    scores = {
+        "constant": np.zeros(n),
+        "perfect": labels * 1.0,
+        "wrong": labels * -1.0,
+        "infinite": np.where(labels, np.inf, -np.inf),
+        "huge": np.where(labels, 3e38, -3e38),
+        "some nan": np.where(np.arange(n) % 7 == 0, np.nan, np.arange(n)),
+        "all nan": np.full(n, np.nan),
+    }
+    return scores[kind], labels
+
+
+KINDS = ["constant", "perfect", "wrong", "infinite", "huge", "some nan", "all nan"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_odd_scores(make_run, kind):
+    run = make_run()
+    run.write_scores(*scores_of(kind))
+    text = page(run)
+    reader = checked(text)
+    assert ("not numbers" in reader.text) == ("nan" in kind)
+    assert ("ROC curve of the test set" in titles(text)) == (kind != "all nan")
+
+
+@pytest.mark.parametrize("n", [0, 1, 10])
+def test_one_class_has_no_curve_but_a_warning(make_run, n):
+    run = make_run()
+    run.write_scores(np.arange(n), np.zeros(n))
+    text = page(run)
+    assert "one class only" in checked(text).text
+    assert "ROC curve of the test set" not in titles(text)
+
+
+def test_a_million_scores_stay_small(make_run, make_scores):
+    run = make_run()
+    run.write_scores(*make_scores(1_000_000, 0.01))
+    text = page(run)
+    checked(text)
+    assert len(text) < 400_000
+
+
+@pytest.mark.parametrize("workers", [2, 64, 2000])
+def test_any_number_of_workers(make_run, workers):
+    text = page(make_run(workers=workers))
+    reader = checked(text)
+    assert ("1,800 more workers are not listed" in reader.text) == (workers == 2000)
+
+
+def test_zero_samples_on_a_worker(make_run):
+    workers = [{"samples": 0, "positives": 0}, {"samples": 5, "positives": 1}, {}, None]
+    checked(page(make_run(summary={"workers": workers})))
+    checked(page(make_run("none", summary={"workers": workers[:1] * 2})))
+
+
+@pytest.mark.parametrize(
+    ("auc", "said"),
+    [
+        (1.0, "in every pair"),
+        (0.0, "in no pair"),
+        (0.5, "50 of 100"),
+        (0.994, "99 of 100"),
+        (0.9951, "995 of 1,000"),
+        (0.99999, "more than 999 of 1,000"),
+        (0.0001, "less than 1 of 1,000"),
+    ],
+)
+def test_the_meaning_never_promises_too_much(auc, said):
+    assert said in meaning(auc)
+
+
+def test_reports_do_without_torch():
+    code = (
+        "import sys, codauc.report.page, codauc.report.comparison\n"
+        "assert 'torch' not in sys.modules and 'matplotlib' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, timeout=60)
