@@ -145,8 +145,8 @@ class PPDAdam(PPDSG):
         """`eta` is the share of the way that alpha goes in a step."""
         if eta > 1 and hasattr(self, "flat"):
             raise ValueError(
-                f"dual_lr times the stage's lr / the first lr is {eta:g}: expected at most 1, above "
-                "which alpha diverges; lower dual_lr, or the stage's lr."
+                f"dual_lr times the stage's lr / the first lr is {eta:g}: expected at most 1, "
+                "above which alpha diverges; lower dual_lr, or the stage's lr."
             )
 
     def state_dict(self) -> dict[str, Any]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from torch import nn
+
 from codauc.config import RunSettings
 from codauc.runs import Record
 
@@ -24,6 +26,9 @@ class Callback:
 
     def on_record(self, record: Record) -> None:
         """The validation set was looked at."""
+
+    def on_keep(self, model: nn.Module, step: int) -> None:
+        """The run would return this model if it ended now."""
 
     def on_end(self, summary: dict[str, Any]) -> None:
         """The run is over."""

@@ -243,7 +243,7 @@ class CoDA:
         return self.averager.asked if self.group.size > 1 else self.averager.asking
 
     def watch_drift(self) -> None:
-        """Let rounds note how far this worker was from the mean; it takes a pass over the weights."""
+        """Let rounds note how far this worker was from the mean: one more pass over the weights."""
         self.averager.watching = True
 
     @property

@@ -132,7 +132,33 @@ class RecipeSettings:
             if getattr(self, name) is not None:
                 real(name, getattr(self, name), **limits, remedy=remedy)
         if self.warm_start is not None and self.warm_start > 1:
-            raise ValueError(f"warm_start={self.warm_start:g}: expected at most 1, cross-entropy alone.")
+            raise ValueError(
+                f"warm_start={self.warm_start:g}: expected at most 1, cross-entropy alone."
+            )
+
+
+@dataclass(frozen=True)
+class Recipe(RecipeSettings):
+    """A recipe in which everything is decided; these are the default's, but for what data decide."""
+
+    optimizer: str = "adam"
+    lr: float = 1e-3
+    dual_lr: float = 0.1
+    gamma: float = math.inf
+    momentum: float = 0.9
+    weight_decay: float = 1.0
+    batch_size: int = 128
+    steps: int = 700
+    stages: int = 1
+    factor: float = 1.0
+    warm_start: float = 0.3
+    balance: float = 0.0
+    schedule: str = "cosine"
+    average: bool = False
+    select: str = "steady"
+    evaluations: int = 25
+    dual_samples: int = 1024
+    initial_bias: bool = True
 
 
 _RECIPE_CHOICES = {"optimizer": OPTIMIZERS, "schedule": SCHEDULES, "select": CHOICES}
@@ -157,7 +183,10 @@ _RECIPE_NUMBERS: dict[str, tuple[dict[str, Any], str]] = {
 
 @dataclass(frozen=True)
 class CommunicationSettings:
-    """How many workers there are, and how often and how they average."""
+    """How many workers there are, and how often and how they average.
+
+    `averages` is "weights", or "gradients" for data parallel training: a message at every step.
+    """
 
     workers: int = 1
     simulate: bool = False
@@ -165,6 +194,7 @@ class CommunicationSettings:
     compress: str | None = None
     delay: int = 0
     timeout: float = 1800.0
+    averages: str = "weights"
 
     def __post_init__(self) -> None:
         whole("workers", self.workers, least=1, remedy="it is the number K of workers")
@@ -174,6 +204,7 @@ class CommunicationSettings:
         elif every is not None:
             whole("sync_every", every, least=1, remedy="use 1 to average after every step")
         whole("delay", self.delay, least=0, remedy="use 0 to wait for every round")
+        choice("averages", self.averages, ("weights", "gradients"))
         real("timeout", self.timeout, above=0, remedy="it is in seconds")
 
 

@@ -55,8 +55,8 @@ class FlatState:
     """Parameters, a, b, alpha, statistics and moments as views of one vector for each dtype.
 
     Usually there is one dtype and so one vector. v = (w, a, b) comes first, group after group, then
-    alpha, then BatchNorm's statistics and an optimizer's moments of the gradients, so that steps and
-    rounds work on whole stretches. A tensor keeps its
+    alpha, then BatchNorm's statistics and an optimizer's moments, so that steps and rounds work on
+    whole stretches. A tensor keeps its
     identity, shape and strides (channels_last stays so); only its memory moves. What moves it away
     again (`module.to(...)`, `load_state_dict(assign=True)`) is found by `check`.
 

@@ -25,6 +25,7 @@ def launch(
     machines: int = 1,
     seed: int = 0,
     timeout: float = TIMEOUT,
+    patient: bool = False,
 ) -> list[R]:
     """Call `function(group)` once in every worker; return the results in the order of ranks.
 
@@ -37,7 +38,8 @@ def launch(
     `simulate=True` runs the K workers in this process, one at a time, handing over only where they
     communicate, as if on `machines` machines. Each worker, simulated or not, has its own random
     streams (seeded by `seed` and its rank); simulated runs are deterministic. The first error of a
-    worker ends all of them and is raised with the worker's number.
+    worker ends all of them and is raised with the worker's number. `patient=True` leaves the first
+    Ctrl-C to `codauc.interrupts`, for functions that end by themselves when asked to.
 
     >>> launch(lambda group: (group.rank, group.size), workers=2, simulate=True)
     [(0, 2), (1, 2)]
@@ -66,7 +68,7 @@ def launch(
         return [_under_torchrun(function, workers, seed, timeout)]
     if asked == 1:
         return [_alone(function, seed)]
-    return run_processes(function, asked, seed, timeout)
+    return run_processes(function, asked, seed, timeout, patient=patient)
 
 
 def _alone(function: Callable[[Group], R], seed: int) -> R:

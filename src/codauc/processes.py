@@ -26,6 +26,7 @@ import torch
 
 from codauc.group import Group, GroupError
 from codauc.group.distributed import distributed
+from codauc.interrupts import listen_as_a_worker
 from codauc.streams import seed_everything
 
 R = TypeVar("R")
@@ -34,9 +35,16 @@ _PDEATHSIG = 1  # prctl: the signal to get when the parent ends
 
 
 def run_processes(
-    function: Callable[[Group], R], workers: int, seed: int, timeout: float
+    function: Callable[[Group], R],
+    workers: int,
+    seed: int,
+    timeout: float,
+    *,
+    patient: bool = False,
 ) -> list[R]:
     """Call `function(group)` in `workers` processes; return the results by rank.
+
+    With `patient` Ctrl-C is left to `interrupts.listening`.
 
     The first error of a worker ends all of them and is raised here with the worker's number.
     """
@@ -57,8 +65,9 @@ def run_processes(
             max_restarts=0,
             start_method="spawn",
             logs_specs=DefaultLogsSpecs(log_dir=directory),
+            **(_without_interrupt(LaunchConfig) if patient else {}),
         )
-        arguments = (function, seed, timeout, directory, os.getpid())
+        arguments = (function, seed, timeout, directory, os.getpid(), patient)
         try:
             results = elastic_launch(config, _work)(*arguments)
         except ChildFailedError as error:
@@ -73,10 +82,17 @@ def run_processes(
 
 
 def _work(
-    function: Callable[[Group], Any], seed: int, timeout: float, directory: str, parent: int
+    function: Callable[[Group], Any],
+    seed: int,
+    timeout: float,
+    directory: str,
+    parent: int,
+    patient: bool,
 ) -> bytes:
     """The body of a worker's process."""
     _end_with(parent)
+    if patient:
+        listen_as_a_worker()
     rank = int(os.environ["RANK"])
     (Path(directory) / f"{rank}.began").touch()
     try:
@@ -91,6 +107,12 @@ def _work(
     except Exception as error:
         _note_failure(Path(directory), rank, error)
         raise
+
+
+def _without_interrupt(config: Any) -> dict[str, Any]:
+    """What lets the elastic launcher leave Ctrl-C alone; earlier than torch 2.9 it cannot."""
+    name = "signals_to_handle"
+    return {name: "SIGTERM,SIGHUP,SIGQUIT"} if name in config.__dataclass_fields__ else {}
 
 
 def _end_with(parent: int) -> None:

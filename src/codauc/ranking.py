@@ -1,4 +1,4 @@
-"""More about scores: two models compared on the same samples, average precision, calibration."""
+"""More about scores: average precision, and calibration."""
 
 from __future__ import annotations
 
@@ -13,50 +13,11 @@ from codauc.checks import warn
 Array = NDArray[Any]
 
 
-class Difference(NamedTuple):
-    """An AUC minus another's, and its standard error, for scores of the same samples."""
-
-    value: float
-    std_error: float
-
-
 class Calibration(NamedTuple):
     """The log-odds of a positive are `scale * score + shift`; AUC is the same for either."""
 
     scale: float = 1.0
     shift: float = 0.0
-
-
-def auc_difference(scores: Array, others: Array, labels: Array) -> Difference:
-    """AUC of `scores` minus AUC of `others`, with DeLong's standard error for paired samples.
-
-    With V the placements (the share of the other class on whose right side a sample is) under the
-    first scores minus those under the second, std_error^2 = Var V[+]/n+ + Var V[-]/n-.
-
-    >>> labels = np.array([0, 0, 1, 1, 1], bool)
-    >>> difference = auc_difference(np.array([1, 2, 3, 4, 2.]), np.array([2, 1, 1, 4, 3.]), labels)
-    >>> [round(number, 3) for number in difference]
-    [0.167, 0.344]
-    """
-    first, second = _placements(scores, labels), _placements(others, labels)
-    changes = [a - b for a, b in zip(first, second, strict=True)]
-    variance = sum(0.25 if len(v) == 1 else float(v.var(ddof=1)) / len(v) for v in changes)
-    return Difference(float(changes[0].mean()), math.sqrt(variance))
-
-
-def _placements(scores: Array, labels: Array) -> tuple[Array, Array]:
-    """Of each positive the share of negatives below it; of each negative that of positives above.
-
-    Ties count 1/2.
-    """
-    ups, downs = scores[labels], scores[~labels]
-
-    def below(mine: Array, others: Array) -> Array:
-        ranked = np.sort(others)
-        sides = (np.searchsorted(ranked, mine, side=side) for side in ("left", "right"))
-        return np.asarray(sum(sides)) / (2 * len(others))
-
-    return below(ups, downs), 1 - below(downs, ups)
 
 
 def average_precision(scores: Array, labels: Array) -> float:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from codauc.config import CommunicationSettings, RecipeSettings
+from codauc.config import CommunicationSettings, Recipe, RecipeSettings
 from codauc.schedules import Stage, geometric
 
 SYNC_EVERY = 32
@@ -16,7 +16,7 @@ _WARM_UP = 0.05  # the share of the run in which the step size rises
 _EPOCHS, _LEAST_STEPS, _MOST_STEPS = 40, 1000, 4000
 
 # The paper's experiments: section 5, with the smallest T_0 and the largest eta_0 of its grid.
-PAPER = RecipeSettings(
+PAPER = Recipe(
     name="paper",
     optimizer="sgd",
     lr=0.1,
@@ -60,7 +60,7 @@ class Plan:
         return sum(stage.steps for stage in self.stages)
 
 
-def resolve(recipe: RecipeSettings, workers: int, facts: Facts) -> RecipeSettings:
+def resolve(recipe: RecipeSettings, workers: int, facts: Facts) -> Recipe:
     """The recipe with a value for everything.
 
     >>> resolve(RecipeSettings(name="paper", lr=0.01), 4, Facts(1000, False)).stages
@@ -68,39 +68,27 @@ def resolve(recipe: RecipeSettings, workers: int, facts: Facts) -> RecipeSetting
     """
     usual = PAPER if recipe.name == "paper" else _default(recipe, workers, facts)
     values = {f.name: getattr(recipe, f.name) for f in fields(recipe)}
-    missing = {name: getattr(usual, name) for name, value in values.items() if value is None}
-    return replace(recipe, **missing)
+    said = {name: value for name, value in values.items() if value is not None}
+    return replace(usual, **said)
 
 
-def _default(recipe: RecipeSettings, workers: int, facts: Facts) -> RecipeSettings:
+def _default(recipe: RecipeSettings, workers: int, facts: Facts) -> Recipe:
+    plain = recipe.optimizer == "sgd"
     batch = recipe.batch_size or _batch_size(facts)
     warm = recipe.warm_start
     if warm is None:
-        warm = 1.0 if recipe.name == "bce" else 0.3
+        warm = 1.0 if recipe.name == "bce" else Recipe.warm_start
     total = _EPOCHS * facts.samples / (batch * workers)
     total = min(max(total, _LEAST_STEPS), _MOST_STEPS)
-    stages, factor = recipe.stages or 1, recipe.factor or 1.0
+    stages, factor = recipe.stages or Recipe.stages, recipe.factor or Recipe.factor
     parts = sum(factor**s for s in range(stages))
-    return RecipeSettings(
+    return Recipe(
         name=recipe.name,
-        optimizer="adam",
-        lr=1e-3 if recipe.optimizer != "sgd" else 0.1,
-        dual_lr=0.1 if recipe.optimizer != "sgd" else 1.0,
-        gamma=math.inf,
-        momentum=0.9,
-        weight_decay=0.0 if facts.images or recipe.optimizer == "sgd" else 1.0,
+        lr=0.1 if plain else Recipe.lr,
+        weight_decay=0.0 if facts.images or plain else Recipe.weight_decay,
         batch_size=batch,
         steps=max(1, round(total * (1 - warm if warm < 1 else 1) / parts)),
-        stages=stages,
-        factor=factor,
         warm_start=warm,
-        balance=0.0,
-        schedule="cosine",
-        average=False,
-        select="steady",
-        evaluations=25,
-        dual_samples=1024,
-        initial_bias=True,
     )
 
 
@@ -110,7 +98,7 @@ def _batch_size(facts: Facts) -> int:
     return 128 if facts.samples < 20_000 else 256
 
 
-def plan(recipe: RecipeSettings, communication: CommunicationSettings) -> Plan:
+def plan(recipe: Recipe, communication: CommunicationSettings) -> Plan:
     """The stages of a resolved recipe: a warm start, then the paper's shape.
 
     >>> recipe = resolve(RecipeSettings(), 1, Facts(1000, False))
@@ -118,8 +106,6 @@ def plan(recipe: RecipeSettings, communication: CommunicationSettings) -> Plan:
     [(300, True), (700, False)]
     """
     r, workers = recipe, communication.workers
-    assert r.lr is not None and r.steps is not None and r.stages is not None
-    assert r.factor is not None and r.dual_samples is not None and r.warm_start is not None
     falls = 1.0 if r.schedule == "cosine" else r.factor
     lengths = geometric(r.lr, r.steps, r.stages, factor=r.factor)
     growing = communication.sync_every == "growing"
@@ -153,7 +139,7 @@ def _period(communication: CommunicationSettings, lr: float, growth: int, worker
     return every if isinstance(every, int) else SYNC_EVERY
 
 
-def factor_of(recipe: RecipeSettings, steps: int) -> Callable[[int], float]:
+def factor_of(recipe: Recipe, steps: int) -> Callable[[int], float]:
     """By what the step size is multiplied at each of `steps` steps, counted from 0.
 
     With "cosine" it rises for a twentieth of the run, then falls to 0 as a half wave.

@@ -8,8 +8,10 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
+from io import BytesIO
 from pathlib import Path
 from typing import Any, NamedTuple
+from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -92,8 +94,6 @@ class RunFolder:
 
     def write_scores(self, scores: Any, labels: Any) -> None:
         """Write the test set's scores and labels."""
-        from io import BytesIO
-
         buffer = BytesIO()
         scores, labels = np.asarray(scores, np.float32), np.asarray(labels, np.bool_)
         np.savez_compressed(buffer, scores=scores, labels=labels)
@@ -135,7 +135,7 @@ class RunFolder:
         try:
             with np.load(self / SCORES, allow_pickle=False) as arrays:
                 return Scores(arrays["scores"].astype(np.float64), arrays["labels"].astype(bool))
-        except (ValueError, KeyError, OSError) as error:
+        except (ValueError, KeyError, OSError, EOFError, BadZipFile) as error:
             raise ValueError(
                 f"{self / SCORES} cannot be read ({error}): it was changed."
             ) from error

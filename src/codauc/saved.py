@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from contextlib import suppress
 from pathlib import Path
@@ -18,23 +19,28 @@ from codauc.data import Encoder
 from codauc.models.base import Model
 from codauc.models.build import MODELS, build
 from codauc.parameters import check_weights
+from codauc.ranking import Calibration
 from codauc.version import __version__
 
 _KEY = "codauc"
 
 
 class Saved(NamedTuple):
-    """What `load_model` gives: the model in evaluation mode, and the encoder it was saved with."""
+    """What `load_model` gives: the model in evaluation mode, and what it was saved with."""
 
     model: nn.Module
     encoder: Encoder | None
+    calibration: Calibration = Calibration()
 
 
 @known_arguments
 def save_model(
-    path: str | os.PathLike[str], model: nn.Module, encoder: Encoder | None = None
+    path: str | os.PathLike[str],
+    model: nn.Module,
+    encoder: Encoder | None = None,
+    calibration: Calibration | None = None,
 ) -> None:
-    """Write the model, and the encoder of its table, as one safetensors file.
+    """Write the model, the encoder of its table and its calibration as one safetensors file.
 
     The file is complete or not there: it is written under another name, synced and renamed.
     """
@@ -43,6 +49,7 @@ def save_model(
         "version": __version__,
         "model": {"name": model.model_name, "arguments": model.arguments} if described else None,
         "encoder": None if encoder is None else encoder.to_dict(),
+        "calibration": None if calibration is None else list(calibration),
     }
     # copies, since safetensors refuses tensors that share memory, as tied weights do
     tensors = {key: tensor.detach().cpu().clone() for key, tensor in model.state_dict().items()}
@@ -102,7 +109,19 @@ def load_model(path: str | os.PathLike[str], model: nn.Module | None = None) -> 
         encoder = None if plain is None else Encoder.from_dict(plain)
     except ValueError as error:
         raise ValueError(f"{path} cannot be read as a saved model: {error}") from error
-    return Saved(model.eval(), encoder)
+    return Saved(model.eval(), encoder, _calibration(path, about.get("calibration")))
+
+
+def _calibration(path: Any, plain: Any) -> Calibration:
+    if plain is None:
+        return Calibration()
+    try:
+        scale, shift = (float(number) for number in plain)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{path} has a calibration that cannot be read: {error}.") from error
+    if not (math.isfinite(scale) and math.isfinite(shift) and scale > 0):
+        raise ValueError(f"{path} has the calibration {plain}: expected a positive scale.")
+    return Calibration(scale, shift)
 
 
 def _built(path: Any, description: Any) -> nn.Module:

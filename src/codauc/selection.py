@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from codauc.ranking import auc_difference
+from codauc.paired import paired_auc_difference
 
 _TOLERANCE = 0.5  # standard errors of the difference that do not count
 
@@ -31,19 +30,22 @@ class Selection:
         self.scores: NDArray[Any] | None = None  # its scores on the validation set
         self.auc: float | None = None
 
-    def offer(self, step: int, auc: float, scores: NDArray[Any], labels: NDArray[Any]) -> None:
-        """Look at the model as it is now; keep it if the rule says so."""
+    def offer(self, step: int, auc: float, scores: NDArray[Any], labels: NDArray[Any]) -> bool:
+        """Look at the model as it is now; keep it if the rule says so, and tell whether."""
         better = auc > self.best_auc
         if better:
             self.best_auc, self._best_scores = auc, scores
-        if better or self.rule == "last" or (self.rule == "steady" and self._close(scores, labels)):
+        steady = self.rule == "steady" and not better and self._close(scores, labels)
+        keep = better or steady or self.rule == "last"
+        if keep:
             self._kept = {name: t.detach().clone() for name, t in self.model.state_dict().items()}
             self.step, self.scores, self.auc = step, scores, auc
+        return keep
 
     def _close(self, scores: NDArray[Any], labels: NDArray[Any]) -> bool:
         assert self._best_scores is not None
-        gap = auc_difference(self._best_scores, scores, labels)
-        return gap.value <= _TOLERANCE * gap.std_error or not np.isfinite(gap.std_error)
+        gap = paired_auc_difference(self._best_scores, scores, labels)
+        return gap.value <= _TOLERANCE * gap.std_error
 
     def restore(self) -> None:
         """Give the model the weights that were kept."""

@@ -20,7 +20,7 @@ from codauc.adaptive import PPDAdam
 from codauc.agreement import gather_bytes, together
 from codauc.callbacks import Callback
 from codauc.coda import CoDA
-from codauc.config import RunSettings
+from codauc.config import Recipe, RunSettings
 from codauc.data import Batches
 from codauc.data.opening import Opened, Part
 from codauc.evaluation import predict
@@ -32,7 +32,7 @@ from codauc.models.pretrained import load_pretrained
 from codauc.objective import pairwise_loss
 from codauc.optim import PPDSG
 from codauc.ranking import Calibration, calibrate
-from codauc.recipes import Facts, Plan, factor_of, model_arguments, plan, resolve
+from codauc.recipes import Facts, factor_of, model_arguments, plan, resolve
 from codauc.runs import Record
 from codauc.selection import Selection
 
@@ -116,8 +116,9 @@ class _Run:
         model: nn.Module | None,
     ) -> None:
         self.settings, self.opened, self.group = settings, opened, group
+        assert isinstance(settings.recipe, Recipe), "settle(...) decides what is open"
         self.recipe, self.callbacks = settings.recipe, callbacks
-        self.plan: Plan = plan(settings.recipe, settings.communication)
+        self.plan = plan(settings.recipe, settings.communication)
         self.notes: list[str] = []
         self.device = torch.device(settings.device)
         self.batches = self._batches(opened.train)
@@ -139,15 +140,16 @@ class _Run:
         factors = [scale] * (groups - 2) + ([still] * 2 if adam else [scale] * 2)
         self.scheduler = LambdaLR(self.opt, factors)
         self.watch = _Watch(self.model, opened.validation, group)
-        self.selection = Selection(self.model, str(self.recipe.select))
+        self.selection = Selection(self.model, self.recipe.select)
         self.records: list[Record] = []
         self.step, self.began = 0, time.perf_counter()
+        self.same_steps = settings.communication.averages == "gradients"
 
     def _model(self) -> nn.Module:
         chosen = self.settings.model
         model = build(chosen.name, **chosen.arguments)
         if chosen.pretrained is not None:
-            load_pretrained(model, chosen.pretrained, head="new")
+            load_pretrained(model, chosen.pretrained)
         if isinstance(model, TabularNet):
             model.fit_pieces(self._some_rows())
         head = getattr(model, "head", None)
@@ -163,7 +165,6 @@ class _Run:
         return x[rows] if isinstance(x, Tensor) else x.gather(rows)
 
     def _batches(self, part: Part) -> Batches:
-        assert self.recipe.batch_size is not None and self.recipe.balance is not None
         share = self._balanced(part)
         return Batches(
             part.x,
@@ -176,7 +177,7 @@ class _Run:
 
     def _balanced(self, part: Part) -> float | None:
         """The share of positives to draw, if either class is rarer than the recipe wants."""
-        least, p = float(self.recipe.balance or 0), part.positives / part.samples
+        least, p = self.recipe.balance, part.positives / part.samples
         if least <= min(p, 1 - p):
             return None
         if any(count.positives in (0, count.samples) for count in part.counts):
@@ -190,8 +191,6 @@ class _Run:
 
     def _optimizer(self) -> PPDSG:
         r = self.recipe
-        assert r.lr is not None and r.gamma is not None and r.dual_lr is not None
-        assert r.momentum is not None and r.weight_decay is not None and r.average is not None
         shared: dict[str, Any] = {
             "lr": r.lr,
             "gamma": r.gamma,
@@ -208,7 +207,7 @@ class _Run:
         for callback in self.callbacks:
             callback.on_start(self.settings, self.plan.steps)
         interrupted = False
-        for number, stage in enumerate(self.plan.stages):
+        for number in range(len(self.plan.stages)):
             self._stage(number, stop)
             interrupted = self.coda.asked_to_stop
             if interrupted:
@@ -235,11 +234,13 @@ class _Run:
     def _stage(self, number: int, stop: Callable[[], bool]) -> None:
         stage, warm = self.plan.stages[number], number < self.plan.warm
         objective = self.loss.cross_entropy if warm else self.loss
-        every, last = self._period(stage.sync_every), self.step
+        every, last = self._period(1 if self.same_steps else stage.sync_every), self.step
         label = number + 1 - self.plan.warm if not warm else 0
         for x, y in self.coda.stage(stage, self.batches):
             self.opt.zero_grad()
             objective(self.model(x.to(self.device)), y.to(self.device)).backward()
+            if self.same_steps:
+                self._average_gradients()
             self.opt.step()
             self.scheduler.step()
             self.step += 1
@@ -251,13 +252,26 @@ class _Run:
             if self.coda.asked_to_stop:
                 break
             # all workers have the same model right after a round
-            if self.step - last >= every and done % stage.sync_every == 0 and done < stage.steps:
+            alike = done % stage.sync_every == 0 or self.same_steps
+            if self.step - last >= every and alike and done < stage.steps:
                 last = self.step
                 self._look(number)
 
+    def _average_gradients(self) -> None:
+        """Data parallel training: every worker takes the step of the mean gradient."""
+        if self.group.size == 1:
+            return
+        found = [p.grad for group in self.opt.param_groups for p in group["params"]]
+        gradients = [gradient for gradient in found if gradient is not None]
+        message = torch.cat([gradient.flatten() for gradient in gradients]).div_(self.group.size)
+        self.group.sum_(message, "round")
+        for gradient, mean in zip(
+            gradients, torch.split(message, [g.numel() for g in gradients]), strict=True
+        ):
+            gradient.copy_(mean.view_as(gradient))
+
     def _period(self, sync_every: int) -> int:
         """Steps between two looks: a multiple of the steps between two rounds."""
-        assert self.recipe.evaluations is not None
         return math.ceil(self.plan.steps / self.recipe.evaluations / sync_every) * sync_every
 
     def _look(self, number: int, *, stage_end: bool = False) -> None:
@@ -267,7 +281,7 @@ class _Run:
         scores, drift = self.watch.look(self.coda.drift)
         labels = self.watch.labels
         auc = auc_interval(scores, labels)
-        self.selection.offer(self.step, auc.value, scores, labels)
+        kept = self.selection.offer(self.step, auc.value, scores, labels)
         h, y = torch.from_numpy(scores).sigmoid(), torch.from_numpy(labels)
         ledger = self.group.ledger.record()
         stage = number + 1 - self.plan.warm if number >= self.plan.warm else 0
@@ -289,7 +303,7 @@ class _Run:
             b=b,
             alpha=alpha,
             drift=drift,
-            computing=ledger["computing"],
+            computing=self._computing(ledger),
             communicating=ledger["communicating"],
             waiting=ledger["waiting"],
             stage_end=stage_end,
@@ -297,6 +311,12 @@ class _Run:
         self.records.append(record)
         for callback in self.callbacks:
             callback.on_record(record)
+            if kept:
+                callback.on_keep(self.model, self.step)
+
+    def _computing(self, ledger: dict[str, float]) -> float:
+        """Seconds between communications; all of them where there are none."""
+        return ledger["computing"] if self.group.size > 1 else time.perf_counter() - self.began
 
     def _calibration(self) -> Calibration:
         if self.selection.scores is None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from codauc.report.comparison import DIFFERENCE, comparison_page, comparison_rows
-from codauc.report.paired import paired_auc_difference
+from codauc.paired import paired_auc_difference
 from codauc.report.table import table
 from codauc.runs import CONFIG, SCORES, RunFolder
 

@@ -71,7 +71,7 @@ def test_labels_of_an_axis_are_told_apart():
                 continue
             assert len(set(tick_labels(values, kind))) == len(values)
     assert tick_labels([0, 1e9, 2e9], "bytes") == ["0", "1 GB", "2 GB"]
-    assert tick_labels([1e3, 1e6], "bytes") == ["1 kB", "1 MB"]
+    assert tick_labels([1e7, 1e8, 1e9], "bytes") == ["10 MB", "100 MB", "1 GB"]
     assert tick_labels([0, 2e5], "count") == ["0", "200k"]
 
 

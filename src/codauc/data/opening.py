@@ -88,7 +88,7 @@ class _Images:
 def open_data(
     settings: DataSettings, group: Group, seed: int = 0, progress: Told | None = None
 ) -> Opened:
-    """This worker's part of what `settings` name: a table, arrays, images in folders or archives.
+    """A worker's part of what `settings` name: a table, arrays, images in folders or archives.
 
     Which samples are for training, validation and testing is decided by `seed` and the labels, not
     by the number of workers. What is learnt of a table's columns comes from the training part.
@@ -239,7 +239,7 @@ def _open_images(settings: DataSettings, group: Group, seed: int) -> Opened:
         test = _share(images.test_x, test_y, torch.arange(len(test_y)), group, settings, seed)
     elif split and split.test:
         test = _share(images.x, labels, rows["test"], group, settings, seed)
-    positive = {str(images.classes[i]) for i in images.y[labels].unique().tolist()}
+    positive = {str(images.classes[i]) for i in torch.unique(images.y[labels]).tolist()}
     return Opened(
         train,
         validation,
@@ -264,7 +264,7 @@ def _share(
     *,
     train: bool = False,
 ) -> Part:
-    """This worker's share of the samples numbered in `rows`."""
+    """A worker's share of the samples numbered in `rows`."""
     if train and settings.skew is not None and labels is not None:
         shards = skewed_shards(labels[rows], group.size, settings.skew, seed)
     else:

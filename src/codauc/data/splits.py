@@ -24,7 +24,8 @@ class Split:
 
     >>> labels = torch.arange(100) % 10 == 0
     >>> split = Split(test=0.2, validation=0.1)
-    >>> [(len(rows), int(labels[rows].sum())) for rows in map(lambda p: split.rows(labels, p), PARTS)]
+    >>> found = [split.rows(labels, part) for part in PARTS]
+    >>> [(len(rows), int(labels[rows].sum())) for rows in found]
     [(70, 7), (10, 1), (20, 2)]
     """
 

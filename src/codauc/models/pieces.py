@@ -57,7 +57,7 @@ def edges_of(values: Tensor, pieces: int) -> Tensor:
     >>> edges_of(torch.tensor([0.0, 0, 0, 0, 0, 0, 1, 2, 3, 4]), pieces=3)
     tensor([0., 1., 3., 4.])
     """
-    distinct, counts = values.unique(return_counts=True)
+    distinct, counts = torch.unique(values, return_counts=True)
     if len(distinct) > pieces + 1:
         frequent = counts * pieces > len(values)
         atoms, rest = (
@@ -66,6 +66,6 @@ def edges_of(values: Tensor, pieces: int) -> Tensor:
         )
         levels = torch.linspace(0, 1, pieces + 1 - len(atoms), dtype=values.dtype)
         quantiles = torch.quantile(rest, levels, interpolation="nearest")
-        distinct = torch.cat([atoms, quantiles]).unique()
+        distinct = torch.unique(torch.cat([atoms, quantiles]))
     missing = pieces + 1 - len(distinct)
     return torch.cat([distinct, distinct[-1:].expand(missing)])

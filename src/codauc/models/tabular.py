@@ -116,7 +116,7 @@ class TabularNet(Model, name="tabular"):
 
 def _is_traced() -> bool:
     exporting = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)  # torch < 2.7
-    return torch.jit.is_tracing() or bool(exporting())
+    return torch._C._get_tracing_state() is not None or bool(exporting())
 
 
 def _embedding(size: int) -> nn.Embedding:

@@ -108,7 +108,7 @@ def tick_labels(values: Sequence[float], kind: str) -> list[str]:
     largest = max(map(abs, values))
     if kind == "number":
         return [_plain(value, _decimals(values), largest) for value in values]
-    spread = max(values) >= 1000 * min((value for value in values if value > 0), default=1.0)
+    spread = max(values) >= 50 * min((value for value in values if value > 0), default=1.0)
     return [_scaled(value, value if spread else largest, kind) for value in values]
 
 

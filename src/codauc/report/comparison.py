@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from codauc.paired import Difference, paired_auc_difference
 from codauc.report import formats
 from codauc.report.curves import roc
 from codauc.report.history import PROGRESS, time_unit
 from codauc.report.html import document, escape, figure, grid, html_table, section
 from codauc.report.material import Material, material
-from codauc.report.paired import Difference, paired_auc_difference
 from codauc.report.shapes import COLOURS, swatch
 from codauc.report.svg import Chart, Series, line_chart
 from codauc.runs import RunFolder
@@ -44,7 +44,7 @@ def comparison_page(runs: Sequence[RunFolder]) -> str:
     note = "K workers average every I iterations. AP is the average precision."
     if DIFFERENCE in header:
         note += (
-            " The difference to the first run is on the same test samples; if its interval (of "
+            " The difference to the first run is on the same test labels; if its interval (of "
             "DeLong, paired) holds 0, the runs cannot be told apart."
         )
     return document(

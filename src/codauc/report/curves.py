@@ -59,7 +59,7 @@ def operating(scores: Floats, labels: NDArray[np.bool_]) -> Operating | None:
     scores, labels = scores[good], labels[good]
     if labels.all() or not labels.any():
         return None
-    order = np.argsort(-scores, kind="stable")
+    order = np.argsort(-scores)
     ordered = scores[order]
     last = np.append(np.flatnonzero(ordered[1:] != ordered[:-1]), len(ordered) - 1)
     hits = np.cumsum(labels[order], dtype=np.int64)[last]
