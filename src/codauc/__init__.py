@@ -9,6 +9,7 @@ from codauc.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from codauc.adaptive import PPDAdam
+    from codauc.callbacks import Callback
     from codauc.coda import CoDA
     from codauc.evaluation import evaluate, group_auc, predict
     from codauc.group import Group, LocalGroup
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "PPDSG",
+    "Callback",
     "CoDA",
     "Group",
     "LocalGroup",
@@ -47,6 +49,7 @@ __all__ = [
 # Names come from their modules when they are first asked for: torch takes seconds to import, and
 # `codauc --help` does without it.
 _HOMES = {
+    "Callback": "callbacks",
     "PPDAdam": "adaptive",
     "PPDSG": "optim",
     "CoDA": "coda",

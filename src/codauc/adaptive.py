@@ -126,7 +126,7 @@ class PPDAdam(PPDSG):
         second = self._second(block).mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
         unbiased1, unbiased2 = 1 - beta1 ** (self.steps + 1), 1 - beta2 ** (self.moment_steps + 1)
         scale = (second / unbiased2).sqrt_().add_(self.eps)
-        return (eta / unbiased1) / scale, first
+        return eta / scale, first / unbiased1
 
     def _second(self, block: Block) -> Tensor:
         """The second moments of a block of weights."""

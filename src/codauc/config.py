@@ -139,7 +139,7 @@ class RecipeSettings:
 
 @dataclass(frozen=True)
 class Recipe(RecipeSettings):
-    """A recipe in which everything is decided; these are the default's, but for what data decide."""
+    """A recipe in which everything is decided: the default's values, some of which data change."""
 
     optimizer: str = "adam"
     lr: float = 1e-3

@@ -8,8 +8,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from codauc.checks import warn
-
 Array = NDArray[Any]
 
 
@@ -37,7 +35,7 @@ def calibrate(scores: Array, labels: Array) -> Calibration:
     """Platt's: the logistic regression of labels on scores, by Newton's method.
 
     Labels count as (n+ + 1)/(n+ + 2) and 1/(n- + 2), so that separable scores have an answer. A
-    scale that is not positive would turn the order round: then only the shift is fitted.
+    scale that is not positive would turn the order round: then the scores stay as they are.
 
     >>> scores = np.array([-2.0, -1, 0, 1, 2, 3])
     >>> calibrate(scores, scores > 0).scale > 0
@@ -50,7 +48,6 @@ def calibrate(scores: Array, labels: Array) -> Calibration:
     targets = np.where(labels, high, low)
     slope, level = _newton(z, targets)
     if slope <= 0:
-        warn("the scores do not rise with the share of positives: they are left as they are.")
         return Calibration()
     return Calibration(slope / spread, level - slope * centre / spread)
 

@@ -85,7 +85,6 @@ class Files(Callback):
 
     def on_end(self, summary: dict[str, Any]) -> None:
         """What came of it."""
-        self.history.close()
         self.folder.write_summary(summary)
 
 

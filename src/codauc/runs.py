@@ -170,13 +170,10 @@ class History:
     """Appends records to metrics.jsonl, each at once on the disk."""
 
     def __init__(self, folder: RunFolder) -> None:
-        self._file = (folder / METRICS).open("w", encoding="utf-8")
+        self._path = folder / METRICS
+        self._path.write_text("", encoding="utf-8")
 
     def add(self, record: Record) -> None:
         """Append one line."""
-        self._file.write(json.dumps(asdict(record), allow_nan=False) + "\n")
-        self._file.flush()
-
-    def close(self) -> None:
-        """No more lines."""
-        self._file.close()
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(asdict(record), allow_nan=False) + "\n")

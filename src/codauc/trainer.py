@@ -32,7 +32,7 @@ from codauc.models.pretrained import load_pretrained
 from codauc.objective import pairwise_loss
 from codauc.optim import PPDSG
 from codauc.ranking import Calibration, calibrate
-from codauc.recipes import Facts, factor_of, model_arguments, plan, resolve
+from codauc.recipes import SYNC_EVERY, Facts, factor_of, model_arguments, plan, resolve
 from codauc.runs import Record
 from codauc.selection import Selection
 
@@ -74,7 +74,8 @@ def settle(settings: RunSettings, opened: Opened, workers: int) -> RunSettings:
         elif opened.shape and "in_channels" not in arguments and name.startswith("resnet"):
             arguments = {"in_channels": opened.shape[0], **arguments}
     model = replace(settings.model, name=name, arguments=arguments)
-    communication = replace(settings.communication, workers=workers)
+    every = settings.communication.sync_every or (SYNC_EVERY if workers > 1 else None)
+    communication = replace(settings.communication, workers=workers, sync_every=every)
     return replace(settings, recipe=recipe, model=model, communication=communication)
 
 
@@ -321,7 +322,12 @@ class _Run:
     def _calibration(self) -> Calibration:
         if self.selection.scores is None:
             return Calibration()
-        return calibrate(self.selection.scores, self.watch.labels)
+        found = calibrate(self.selection.scores, self.watch.labels)
+        if found == Calibration():
+            self.notes.append(
+                "Scores do not rise with the share of positives on the validation set."
+            )
+        return found
 
 
 class _Watch:

@@ -22,6 +22,11 @@ SCENARIOS = {
     "int8": {"coda": {"compress": "int8"}},
     "delayed": {"coda": {"delay": 3}},
     "int8, delayed": {"coda": {"compress": "int8", "delay": 2}},
+    "adaptive": {"kind": codauc.PPDAdam},
+    "adaptive, int8, delayed": {
+        "kind": codauc.PPDAdam,
+        "coda": {"compress": "int8", "delay": 2},
+    },
     "inner": {"stage": {"local_every": 2}},
     "inner, delayed": {"stage": {"local_every": 2}, "coda": {"delay": 3}},
 }
@@ -52,12 +57,14 @@ def batches(x, y, size=5):
         yield x[start : start + size], y[start : start + size]
 
 
-def train(group, stages, dtype, *, pos_ratio=0.3, opt=None, coda=None, stage=None, state=None):
+def train(
+    group, stages, dtype, *, pos_ratio=0.3, opt=None, coda=None, stage=None, kind=codauc.PPDSG
+):
     """Train by the engine; return everything that should be equal however the workers run."""
     del stage
     torch.manual_seed(100 + group.rank)
     model, loss = Net().to(dtype), codauc.MinMaxAUCLoss(pos_ratio=pos_ratio).to(dtype)
-    optimizer = codauc.PPDSG(model, loss, lr=0.3, gamma=2.0, **(opt or {}))
+    optimizer = kind(model, loss, lr=0.3, gamma=2.0, **(opt or {}))
     engine = codauc.CoDA(optimizer, group, **(coda or {}))
     x, y = shard(group.rank, dtype)
     source = batches(x, y)

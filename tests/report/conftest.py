@@ -114,7 +114,6 @@ def make_run(tmp_path):
         writer = History(folder)
         for record in records:
             writer.add(record)
-        writer.close()
         values, labels = make_scores() if scores is None else scores
         folder.write_scores(values, labels)
         usual = make_summary(values, labels, records, workers)

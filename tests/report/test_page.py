@@ -211,7 +211,6 @@ def with_records(run, records):
     history = History(run)
     for record in records:
         history.add(record)
-    history.close()
     return run
 
 

@@ -1,0 +1,618 @@
+"""scikit-learn's way in: a classifier with fit, predict_proba and partial_fit."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from typing import Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from codauc.adaptive import PPDAdam
+from codauc.checks import listed
+from codauc.config import (
+    CommunicationSettings,
+    DataSettings,
+    ModelSettings,
+    Recipe,
+    RecipeSettings,
+    RunSettings,
+)
+from codauc.data import Batches, Encoder
+from codauc.data.opening import Opened, Part
+from codauc.data.splits import Split
+from codauc.data.tables import Table, read_table
+from codauc.evaluation import predict
+from codauc.group import Group
+from codauc.launching import launch
+from codauc.loss import MinMaxAUCLoss
+from codauc.metrics import auc
+from codauc.models import TabularNet, build
+from codauc.models.base import Model
+from codauc.optim import PPDSG
+from codauc.ranking import Calibration, calibrate
+from codauc.trainer import gathered, settle, train
+
+try:
+    from sklearn.base import BaseEstimator, ClassifierMixin
+    from sklearn.utils import assert_all_finite, check_consistent_length, check_random_state
+    from sklearn.utils.multiclass import check_classification_targets
+    from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
+except ImportError as error:
+    raise ImportError(
+        "codauc.estimator needs scikit-learn 1.6 or later: pip install 'codauc[sklearn]'."
+    ) from error
+
+Array = NDArray[Any]
+Maker = Callable[[], nn.Module]
+
+_LEAST = 2  # validation samples of a class, with fewer there is no validation
+_KEPT, _KEPT_BYTES = 1024, 1 << 24  # the sample of a stream that calibrates: rows, bytes
+_ENOUGH = 10  # of each class in it, to calibrate
+
+
+class AUCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """A network trained for the largest AUC, with scikit-learn's interface.
+
+    `X` is an array or a list of numbers [N, features], images [N, channels, H, W], or a pandas
+    frame, whose columns may also be texts, categories or dates. NaN is a missing value. `y` has two
+    classes; the second of `classes_`, in sorted order, is the positive one.
+
+    `model` is "auto" (which fits the data), a name of `codauc.models`, an import path
+    "package.module:Name", a class or function that makes an `nn.Module` (each with
+    `model_arguments`), or an `nn.Module`, of which a copy is trained. `recipe` is "default",
+    "paper" or "bce"; what is None is for it to decide (see `codauc.config.RecipeSettings`). `steps`
+    are those of the first stage, without the warm start.
+
+    `validation_fraction` of each class is set aside: it chooses the weights that are kept, and
+    makes log-odds of logits. Where a class is too small for it, or with 0, the last weights are
+    kept and the training data are used for the log-odds.
+
+    With `workers` K the rows are shared out to K processes of this machine, or with `simulate=True`
+    to K workers in this process; `sync_every` is the number of steps between two averagings.
+    `categories` and `drop` name columns of a frame: numbers to be taken for texts, and what is to
+    be left out. The same `random_state` gives the same model; torch's and numpy's own random states
+    are left alone. `verbose=1` shows the progress.
+
+    After `fit`: `classes_`, `n_features_in_`, `feature_names_in_` (of a frame), `module_` (the
+    network, in evaluation mode), `encoder_` (how rows become its inputs), `calibration_`,
+    `history_` (one dict for each look at the validation set), `n_iter_` (steps), `best_step_` and
+    `validation_auc_` (None without validation).
+
+    >>> X = np.random.default_rng(0).normal(size=(200, 3))
+    >>> y = np.where(X[:, 0] > 1, "rare", "common")
+    >>> model = AUCClassifier(steps=50, random_state=0).fit(X, y)
+    >>> model.classes_.tolist(), model.predict_proba(X).shape
+    (['common', 'rare'], (200, 2))
+    >>> model.score(X, y) > 0.9
+    True
+    """
+
+    def __init__(
+        self,
+        model: Any = "auto",
+        *,
+        model_arguments: dict[str, Any] | None = None,
+        recipe: str = "default",
+        optimizer: str | None = None,
+        lr: float | None = None,
+        gamma: float | None = None,
+        weight_decay: float | None = None,
+        batch_size: int | None = None,
+        steps: int | None = None,
+        stages: int | None = None,
+        warm_start: float | None = None,
+        balance: float | None = None,
+        select: str | None = None,
+        validation_fraction: float = 0.15,
+        workers: int = 1,
+        simulate: bool = False,
+        sync_every: int | str | None = None,
+        categories: Sequence[str] | None = None,
+        drop: Sequence[str] | None = None,
+        random_state: Any = None,
+        verbose: int = 0,
+    ) -> None:
+        self.model = model
+        self.model_arguments = model_arguments
+        self.recipe = recipe
+        self.optimizer = optimizer
+        self.lr = lr
+        self.gamma = gamma
+        self.weight_decay = weight_decay
+        self.batch_size = batch_size
+        self.steps = steps
+        self.stages = stages
+        self.warm_start = warm_start
+        self.balance = balance
+        self.select = select
+        self.validation_fraction = validation_fraction
+        self.workers = workers
+        self.simulate = simulate
+        self.sync_every = sync_every
+        self.categories = categories
+        self.drop = drop
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def __sklearn_tags__(self) -> Any:
+        """Two classes, dense input, NaN allowed."""
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_class = False
+        tags.input_tags.allow_nan = True
+        return tags
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Train anew on all of `X` and `y`."""
+        x = self._checked(X, reset=True)
+        labels = self._labels(x, y, reset=True)
+        seed = self._seed()
+        settings = self._settings(seed)
+        job = _Job(settings, x, labels, self._split(labels, seed), self._maker(), self.verbose > 0)
+        ways = settings.communication
+        work = partial(_work, job=job)
+        fitted = launch(work, workers=ways.workers, simulate=ways.simulate, seed=seed)[0]
+        make = job.maker or partial(build, fitted.model.name, **fitted.model.arguments)
+        self.module_ = _quietly(make, seed)
+        self.module_.load_state_dict(fitted.weights)
+        self.module_.eval()
+        self.encoder_, self.calibration_ = fitted.encoder, fitted.calibration
+        self.history_, self.n_iter_ = fitted.history, fitted.steps
+        self.best_step_, self.validation_auc_ = fitted.step, fitted.validation_auc
+        self._stream = _Stream(seed, counts=_counts(labels))
+        return self
+
+    def partial_fit(self, X: Any, y: Any, classes: Any = None) -> Self:
+        """Go on training: one pass over these rows in batches, at the recipe's first step size.
+
+        The first call, unless after `fit`, makes the network, and what it learns of the columns
+        (means, categories) stays as it is. It may hold one class only if `classes` names both. The
+        share of positives is that of all rows so far; a, b, alpha and the optimizer's state go on.
+        A random sample of the rows so far, at most 1024, is kept for the log-odds: from 10 of each
+        class on it sets `calibration_`. One worker does it, without a validation set.
+        """
+        first = not hasattr(self, "module_")
+        x = self._checked(X, reset=first)
+        labels = self._labels(x, y, classes, reset=first)
+        if first:
+            self._stream = _Stream(self._seed())
+            self.encoder_ = _encoder(x, labels, self.categories, self.drop)
+            self.calibration_, self.history_, self.n_iter_ = Calibration(), [], 0
+        stream = self._stream
+        part = _part(_read(x, labels, encoder=self.encoder_))
+        stream.counts = stream.counts + _counts(labels)
+        settings = _settled(self._settings(stream.seed), part, self.encoder_)
+        if first:
+            make = self._maker() or partial(_network, settings.model, part.x, stream.ratio)
+            self.module_ = _quietly(make, stream.seed)
+        learn = partial(stream.learn, self.module_, part, settings.recipe)
+        self.n_iter_ += _quietly(learn, stream.seed + stream.calls)
+        self.calibration_ = stream.calibrated(self.module_) or self.calibration_
+        self.best_step_, self.validation_auc_ = self.n_iter_, None
+        return self
+
+    def decision_function(self, X: Any) -> Array:
+        """The log-odds of the positive class, shape [N]; AUC and order are those of the logits."""
+        check_is_fitted(self)
+        x = read_table(self._checked(X, reset=False), encoder=self.encoder_, nan="missing").x
+        scale, shift = self.calibration_
+        return scale * _logits(_exact(self.module_, self.encoder_), x) + shift
+
+    def predict_proba(self, X: Any) -> Array:
+        """The probabilities of both classes, shape [N, 2], in the order of `classes_`."""
+        positive = torch.from_numpy(self.decision_function(X))
+        return torch.stack([(-positive).sigmoid(), positive.sigmoid()], dim=1).numpy()
+
+    def predict(self, X: Any) -> Array:
+        """The more probable class of each row."""
+        positive = self.decision_function(X) > 0
+        return np.asarray(self.classes_[positive.astype(int)])
+
+    def score(self, X: Any, y: Any) -> float:
+        """The AUC, not the accuracy."""
+        scores = self.decision_function(X)
+        return float(auc(scores, self._positives(column_or_1d(y))))
+
+    def _checked(self, X: Any, *, reset: bool) -> Any:
+        """`X` as an array of numbers, or as a frame whose columns have texts for names."""
+        framed = _is_frame(X) if reset else self._columns is not None
+        if framed and _is_frame(X):
+            validate_data(self, X, reset=reset, skip_check_array=True)
+            x = X.set_axis([str(name) for name in X.columns], axis=1)
+        else:
+            options = {"allow_nd": True, "ensure_all_finite": "allow-nan"}
+            x = validate_data(self, X, reset=reset, **options)
+        if reset:
+            self._columns = list(x.columns) if framed else None
+        elif framed and not _is_frame(x):
+            import pandas as pd
+
+            x = pd.DataFrame(x, columns=self._columns)
+        return x
+
+    def _labels(self, x: Any, y: Any, classes: Any = None, *, reset: bool) -> Array:
+        """1 where `y` is the positive class, else 0; with `reset` the classes are set."""
+        if y is None:
+            raise ValueError("AUCClassifier requires y to be passed, but the target y is None.")
+        y = column_or_1d(y, warn=True)
+        assert_all_finite(y, input_name="y")
+        check_classification_targets(y)
+        check_consistent_length(x, y)
+        found = self.classes_ if classes is None and not reset else np.unique(y)
+        if classes is not None:
+            found = np.unique(column_or_1d(classes))
+        if reset:
+            self.classes_ = _two(found)
+        elif not np.array_equal(found, self.classes_):
+            raise ValueError(
+                f"classes are {listed(found.tolist())}: expected those of the first call, "
+                f"{listed(self.classes_.tolist())}; leave classes out."
+            )
+        return self._positives(y)
+
+    def _positives(self, y: Array) -> Array:
+        unknown = np.setdiff1d(y, self.classes_)
+        if len(unknown):
+            raise ValueError(
+                f"y has {listed(unknown.tolist())}: expected the classes of training, "
+                f"{listed(self.classes_.tolist())}."
+            )
+        return (y == self.classes_[1]).astype(np.int64)
+
+    def _seed(self) -> int:
+        if self.random_state is None:  # numpy's global state is left alone
+            return int(np.random.default_rng().integers(2**31 - 1))
+        return int(check_random_state(self.random_state).randint(2**31 - 1))
+
+    def _settings(self, seed: int) -> RunSettings:
+        named = isinstance(self.model, str)
+        return RunSettings(
+            DataSettings(
+                validation_fraction=self.validation_fraction,
+                test_fraction=0.0,
+                categories=tuple(self.categories or ()),
+                drop=tuple(self.drop or ()),
+                nan="missing",
+            ),
+            ModelSettings(self.model, dict(self.model_arguments or {}))
+            if named
+            else ModelSettings(),
+            RecipeSettings(
+                name=self.recipe,
+                optimizer=self.optimizer,
+                lr=self.lr,
+                gamma=self.gamma,
+                weight_decay=self.weight_decay,
+                batch_size=self.batch_size,
+                steps=self.steps,
+                stages=self.stages,
+                # scikit-learn's own warm_start is a bool, and its tools may set it to False
+                warm_start=0.0 if self.warm_start is False else self.warm_start,
+                balance=self.balance,
+                select=self.select,
+            ),
+            CommunicationSettings(self.workers, self.simulate, self.sync_every),
+            seed=seed,
+        )
+
+    def _maker(self) -> Maker | None:
+        """What makes the network, unless it goes by a name."""
+        if isinstance(self.model, str):
+            return None
+        if isinstance(self.model, nn.Module):
+            if self.model_arguments:
+                raise ValueError(
+                    "model_arguments with a model that is already made: expected none; give its "
+                    "class as model, or leave them out."
+                )
+            return partial(copy.deepcopy, self.model)
+        return partial(_made, self.model, self.model_arguments or {})
+
+    def _split(self, labels: Array, seed: int) -> Split | None:
+        """How validation rows are set aside; None where there are too few."""
+        if not self.validation_fraction:
+            return None
+        split, positive = Split(0.0, self.validation_fraction, seed), torch.from_numpy(labels == 1)
+        try:
+            rows = split.rows(positive, "validation")
+        except ValueError:  # a class of one sample
+            return None
+        ups = int(positive[rows].sum())
+        enough = min(ups, len(rows) - ups) >= _LEAST and len(rows) >= self.workers
+        return split if enough else None
+
+
+def _is_frame(X: Any) -> bool:
+    return hasattr(X, "columns") and hasattr(X, "set_axis")
+
+
+def _two(classes: Array) -> Array:
+    if len(classes) > 2:
+        raise ValueError(
+            "Only binary classification is supported. The type of the target is multiclass: got "
+            f"the classes {listed(classes.tolist())}; use OneVsRestClassifier for more than two."
+        )
+    if len(classes) < 2:
+        raise ValueError(
+            f"y has one class alone, {listed(classes.tolist())}: expected two classes; AUC needs "
+            "both."
+        )
+    return classes
+
+
+def _counts(labels: Array) -> Tensor:
+    """How many positives and negatives, shape [2, 1]."""
+    positives = int(labels.sum())
+    return torch.tensor([[positives], [len(labels) - positives]])
+
+
+def _quietly(function: Callable[[], Any], seed: int) -> Any:
+    """Call it with random streams of its own."""
+    return launch(lambda group: function(), simulate=True, seed=seed)[0]  # noqa: ARG005
+
+
+def _made(maker: Any, arguments: dict[str, Any]) -> nn.Module:
+    if not callable(maker):
+        raise ValueError(
+            f"model={maker!r}: expected a name, an import path, an nn.Module, or a class or "
+            'function that makes one; use "auto" if in doubt.'
+        )
+    model = maker(**arguments)
+    if not isinstance(model, nn.Module):
+        raise ValueError(
+            f"model={maker!r} returned {type(model).__name__}: expected a torch.nn.Module; give a "
+            "class or function that makes one."
+        )
+    return model
+
+
+def _read(x: Any, labels: Array, **options: Any) -> Table:
+    """Rows with their labels: beside an array, in a further column of a frame."""
+    if isinstance(x, np.ndarray):
+        return read_table(x, labels, nan="missing", **options)
+    name = "target"
+    while name in x.columns:
+        name += "_"
+    return read_table(x.assign(**{name: labels}), name, nan="missing", **options)
+
+
+def _part(table: Table) -> Part:
+    return Part(table.x, table.y, table.rows, table.counts)
+
+
+def _opened(train_part: Part, validation: Part | None, encoder: Encoder) -> Opened:
+    target = encoder.target
+    shape = (len(encoder.numbers), *encoder.shape) if encoder.shape else ()
+    return Opened(train_part, validation, None, target.positive, target.negative, encoder, shape)
+
+
+def _settled(settings: RunSettings, part: Part, encoder: Encoder) -> RunSettings:
+    return settle(settings, _opened(part, None, encoder), 1)
+
+
+def _logits(module: nn.Module, x: Any) -> Array:
+    """One a sample, as float64; the loss has refused networks that give more."""
+    return predict(module, x).double().flatten().numpy()
+
+
+class _Exact(nn.Module):
+    """A copy in float64: a row's score then does not depend on the rows beside it."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = copy.deepcopy(module).double()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits, in float64."""
+        logits: Tensor = self.module(x.double())
+        return logits
+
+
+def _exact(module: nn.Module, encoder: Encoder) -> nn.Module:
+    """In float64 where that costs little: the package's networks for tables."""
+    return _Exact(module) if isinstance(module, Model) and not encoder.shape else module
+
+
+@dataclass(frozen=True)
+class _Job:
+    """What each worker of `fit` is given."""
+
+    settings: RunSettings
+    x: Any
+    labels: Array
+    split: Split | None
+    maker: Maker | None
+    verbose: bool
+
+
+@dataclass(frozen=True)
+class _Fitted:
+    """What comes back from a worker; it can be sent between processes."""
+
+    weights: dict[str, Tensor]
+    model: ModelSettings
+    encoder: Encoder
+    calibration: Calibration
+    history: list[dict[str, Any]]
+    step: int
+    steps: int
+    validation_auc: float | None
+
+
+def _work(group: Group, job: _Job) -> _Fitted:
+    """One worker's part of `fit`."""
+    data, options = job.settings.data, {"group": group, "seed": job.settings.seed}
+    if job.split is not None:
+        options["split"] = job.split
+    columns = {"categories": data.categories, "drop": data.drop}
+    table = _read(job.x, job.labels, **options, **columns)
+    encoder, validation = table.encoder, None
+    if job.split is not None:
+        rest = _read(job.x, job.labels, **options, part="validation", encoder=encoder)
+        validation = _part(rest)
+    opened = _opened(_part(table), validation, encoder)
+    settings = settle(job.settings, opened, group.size)
+    bars = _bars() if job.verbose and group.rank == 0 else []
+    model = None if job.maker is None else job.maker()
+    trained = train(settings, opened, group, bars, model=model)
+    for bar in bars:
+        bar.on_end({})
+    calibration = trained.calibration
+    if validation is None:
+        calibration = _own_calibration(trained.model, opened.train, group)
+    return _Fitted(
+        {name: t.detach().cpu().clone() for name, t in trained.model.state_dict().items()},
+        settings.model,
+        encoder,
+        calibration,
+        [asdict(record) for record in trained.records],
+        trained.step,
+        trained.steps,
+        trained.validation_auc,
+    )
+
+
+def _bars() -> list[Any]:
+    from codauc.running import Bar
+
+    return [Bar()]
+
+
+def _own_calibration(model: nn.Module, part: Part, group: Group) -> Calibration:
+    """From the training data, for want of others."""
+    assert part.y is not None
+    scores = gathered(_logits(model, part.x), group)
+    return calibrate(scores, gathered(part.y.numpy().astype(np.bool_), group))
+
+
+def _encoder(
+    x: Any, labels: Array, categories: Sequence[str] | None, drop: Sequence[str] | None
+) -> Encoder:
+    """What the first rows of a stream tell of the columns, also where they are of one class."""
+    if 0 < labels.sum() < len(labels):
+        return _read(x, labels, categories=categories or (), drop=drop or ()).encoder
+    twice = np.tile(np.arange(len(labels)), 2)
+    both = np.repeat([0, 1], len(labels))
+    rows = x[twice] if isinstance(x, np.ndarray) else x.iloc[twice]
+    return _read(rows, both, categories=categories or (), drop=drop or ()).encoder
+
+
+def _network(chosen: ModelSettings, x: Any, ratio: float) -> nn.Module:
+    """A network as `fit` begins with it."""
+    model = build(chosen.name, **chosen.arguments)
+    if isinstance(model, TabularNet):
+        model.fit_pieces(_some(x, torch.arange(len(x))))
+    head = getattr(model, "head", None)
+    if isinstance(head, nn.Linear) and head.bias is not None:
+        nn.init.constant_(head.bias, float(np.log(ratio / (1 - ratio))))
+    return model
+
+
+def _some(x: Any, rows: Tensor) -> Tensor:
+    chosen: Tensor = x[rows] if isinstance(x, Tensor) else x.gather(rows)
+    return chosen
+
+
+@dataclass
+class _Stream:
+    """What `partial_fit` goes on with from call to call."""
+
+    seed: int
+    counts: Tensor = field(default_factory=lambda: torch.zeros(2, 1, dtype=torch.int64))
+    calls: int = 0
+    optimizer: dict[str, Any] | None = None
+    keys: Tensor = field(default_factory=lambda: torch.empty(0))  # the smallest are kept
+    x: Tensor | None = None
+    y: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.bool))
+
+    @property
+    def ratio(self) -> float:
+        """The share of positives so far, never 0 or 1."""
+        return (float(self.counts[0]) + 0.5) / (float(self.counts.sum()) + 1)
+
+    def learn(self, module: nn.Module, part: Part, recipe: Recipe) -> int:
+        """One pass over the rows; returns the number of steps."""
+        assert part.y is not None
+        loss = MinMaxAUCLoss().eval()  # which does not count labels by itself
+        opt = _optimizer(module, loss, recipe)
+        if self.optimizer is None:
+            _start(loss, module, part)
+        else:
+            opt.load_state_dict(self.optimizer)
+        loss.counts.copy_(self.counts)
+        opt.begin_stage(recipe.lr)
+        seed = self.seed + self.calls
+        batches = Batches(part.x, part.y, recipe.batch_size, seed=seed)
+        objective = loss.cross_entropy if recipe.warm_start == 1 else loss
+        module.train()
+        while batches.epoch == 0:
+            x, y = next(batches)
+            opt.zero_grad()
+            objective(module(x), y).backward()
+            opt.step()
+        module.eval()
+        steps, self.optimizer = opt.steps, opt.state_dict()
+        opt.zero_grad()
+        _apart(module)
+        self._keep(part, seed)
+        self.calls += 1
+        return steps
+
+    def _keep(self, part: Part, seed: int) -> None:
+        """A random sample of all rows so far: those with the smallest of random keys."""
+        assert part.y is not None
+        size = 4 * _some(part.x, torch.tensor([0])).numel()
+        room = min(_KEPT, max(2 * _ENOUGH, _KEPT_BYTES // size))
+        fresh = torch.rand(len(part.y), generator=torch.Generator().manual_seed(seed))
+        few = fresh.argsort()[:room]
+        x, y, keys = _some(part.x, few), part.y[few], fresh[few]
+        if self.x is not None:
+            x, y = torch.cat([self.x, x]), torch.cat([self.y, y])
+            keys = torch.cat([self.keys, keys])
+        kept = keys.argsort()[:room]
+        self.x, self.y, self.keys = x[kept], y[kept], keys[kept]
+
+    def calibrated(self, module: nn.Module) -> Calibration | None:
+        """The calibration by the sample; None while it has too few of a class."""
+        labels = self.y.numpy()
+        if min(labels.sum(), (~labels).sum()) < _ENOUGH:
+            return None
+        with warnings.catch_warnings():  # a stream may begin with scores in no order at all
+            warnings.simplefilter("ignore")
+            return calibrate(_logits(module, self.x), labels)
+
+
+def _optimizer(module: nn.Module, loss: MinMaxAUCLoss, recipe: Recipe) -> PPDSG:
+    shared: dict[str, Any] = {
+        "lr": recipe.lr,
+        "gamma": recipe.gamma,
+        "weight_decay": recipe.weight_decay,
+        "average": False,
+    }
+    if recipe.optimizer == "adam":
+        betas = (recipe.momentum, 0.999)
+        return PPDAdam(module, loss, dual_lr=recipe.dual_lr, betas=betas, **shared)
+    return PPDSG(module, loss, momentum=recipe.momentum, **shared)
+
+
+@torch.no_grad()
+def _start(loss: MinMaxAUCLoss, module: nn.Module, part: Part) -> None:
+    """a, b and alpha from the mean scores of the classes that are there."""
+    assert part.y is not None
+    h, y = torch.from_numpy(_logits(module, part.x)).sigmoid(), part.y
+    for parameter, members in ((loss.a, h[y]), (loss.b, h[~y])):
+        if len(members):
+            parameter.fill_(float(members.mean()))
+    loss.alpha.copy_(loss.b - loss.a)
+
+
+def _apart(module: nn.Module) -> None:
+    """Give each tensor memory of its own again: a copy of a view holds all that it is a view of."""
+    for tensor in [*module.parameters(), *module.buffers()]:
+        tensor.data = tensor.data.clone()
