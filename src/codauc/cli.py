@@ -6,14 +6,18 @@ import os
 import sys
 from collections.abc import Sequence
 
-from codauc.options import completion, parser
+from codauc.options import completion, parser, subparsers
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; the exit code is 0, 1 if it failed, 2 for bad input, 130 after Ctrl-C."""
     top = parser()
-    options = vars(top.parse_args(arguments))
+    parsed, strange = top.parse_known_args(arguments)
+    options = vars(parsed)
     command = options.pop("command")
+    if strange:
+        commands = subparsers(top)
+        commands.get(command, top).error(f"unrecognized arguments: {' '.join(strange)}")
     if command is None:
         top.print_help()
         return 0

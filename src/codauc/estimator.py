@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import copy
-import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from functools import partial
+from importlib import import_module
 from typing import Any, Self
 
 import numpy as np
@@ -14,7 +14,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from codauc.adaptive import PPDAdam
 from codauc.checks import listed
 from codauc.config import (
     CommunicationSettings,
@@ -24,26 +23,34 @@ from codauc.config import (
     RecipeSettings,
     RunSettings,
 )
-from codauc.data import Batches, Encoder
+from codauc.data import Encoder
 from codauc.data.opening import Opened, Part
 from codauc.data.splits import Split
 from codauc.data.tables import Table, read_table
-from codauc.evaluation import predict
 from codauc.group import Group
 from codauc.launching import launch
-from codauc.loss import MinMaxAUCLoss
 from codauc.metrics import auc
-from codauc.models import TabularNet, build
+from codauc.models import build
 from codauc.models.base import Model
-from codauc.optim import PPDSG
 from codauc.ranking import Calibration, calibrate
-from codauc.trainer import gathered, settle, train
+from codauc.streaming import Learner, logits_of, some_rows
+from codauc.trainer import gathered, make_model, settle, train
 
 try:
-    from sklearn.base import BaseEstimator, ClassifierMixin
-    from sklearn.utils import assert_all_finite, check_consistent_length, check_random_state
-    from sklearn.utils.multiclass import check_classification_targets
-    from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
+    from sklearn.base import BaseEstimator, ClassifierMixin  # type: ignore[import-untyped]
+    from sklearn.utils import (  # type: ignore[import-untyped]
+        assert_all_finite,
+        check_consistent_length,
+        check_random_state,
+    )
+    from sklearn.utils.multiclass import (  # type: ignore[import-untyped]
+        check_classification_targets,
+    )
+    from sklearn.utils.validation import (  # type: ignore[import-untyped]
+        check_is_fitted,
+        column_or_1d,
+        validate_data,
+    )
 except ImportError as error:
     raise ImportError(
         "codauc.estimator needs scikit-learn 1.6 or later: pip install 'codauc[sklearn]'."
@@ -53,8 +60,6 @@ Array = NDArray[Any]
 Maker = Callable[[], nn.Module]
 
 _LEAST = 2  # validation samples of a class, with fewer there is no validation
-_KEPT, _KEPT_BYTES = 1024, 1 << 24  # the sample of a stream that calibrates: rows, bytes
-_ENOUGH = 10  # of each class in it, to calibrate
 
 
 class AUCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -93,6 +98,12 @@ class AUCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     >>> model.score(X, y) > 0.9
     True
     """
+
+    classes_: Array
+    module_: nn.Module
+    encoder_: Encoder
+    calibration_: Calibration
+    _columns: list[str] | None  # of a frame
 
     def __init__(
         self,
@@ -165,7 +176,7 @@ class AUCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.encoder_, self.calibration_ = fitted.encoder, fitted.calibration
         self.history_, self.n_iter_ = fitted.history, fitted.steps
         self.best_step_, self.validation_auc_ = fitted.step, fitted.validation_auc
-        self._stream = _Stream(seed, counts=_counts(labels))
+        self._stream = Learner(seed, counts=_counts(labels))
         return self
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None) -> Self:
@@ -181,17 +192,19 @@ class AUCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         x = self._checked(X, reset=first)
         labels = self._labels(x, y, classes, reset=first)
         if first:
-            self._stream = _Stream(self._seed())
+            self._stream = Learner(self._seed())
             self.encoder_ = _encoder(x, labels, self.categories, self.drop)
             self.calibration_, self.history_, self.n_iter_ = Calibration(), [], 0
         stream = self._stream
         part = _part(_read(x, labels, encoder=self.encoder_))
         stream.counts = stream.counts + _counts(labels)
-        settings = _settled(self._settings(stream.seed), part, self.encoder_)
+        settled = settle(self._settings(stream.seed), _opened(part, None, self.encoder_), 1)
+        assert isinstance(settled.recipe, Recipe)
         if first:
-            make = self._maker() or partial(_network, settings.model, part.x, stream.ratio)
+            rows = some_rows(part.x, torch.arange(len(part.x)))
+            make = self._maker() or partial(make_model, settled, rows, stream.ratio)
             self.module_ = _quietly(make, stream.seed)
-        learn = partial(stream.learn, self.module_, part, settings.recipe)
+        learn = partial(stream.learn, self.module_, part, settled.recipe)
         self.n_iter_ += _quietly(learn, stream.seed + stream.calls)
         self.calibration_ = stream.calibrated(self.module_) or self.calibration_
         self.best_step_, self.validation_auc_ = self.n_iter_, None
@@ -202,7 +215,7 @@ class AUCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         x = read_table(self._checked(X, reset=False), encoder=self.encoder_, nan="missing").x
         scale, shift = self.calibration_
-        return scale * _logits(_exact(self.module_, self.encoder_), x) + shift
+        return scale * logits_of(_exact(self.module_, self.encoder_), x) + shift
 
     def predict_proba(self, X: Any) -> Array:
         """The probabilities of both classes, shape [N, 2], in the order of `classes_`."""
@@ -231,9 +244,7 @@ class AUCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if reset:
             self._columns = list(x.columns) if framed else None
         elif framed and not _is_frame(x):
-            import pandas as pd
-
-            x = pd.DataFrame(x, columns=self._columns)
+            x = import_module("pandas").DataFrame(x, columns=self._columns)
         return x
 
     def _labels(self, x: Any, y: Any, classes: Any = None, *, reset: bool) -> Array:
@@ -263,7 +274,7 @@ class AUCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 f"y has {listed(unknown.tolist())}: expected the classes of training, "
                 f"{listed(self.classes_.tolist())}."
             )
-        return (y == self.classes_[1]).astype(np.int64)
+        return np.asarray(y == self.classes_[1], np.int64)
 
     def _seed(self) -> int:
         if self.random_state is None:  # numpy's global state is left alone
@@ -392,15 +403,6 @@ def _opened(train_part: Part, validation: Part | None, encoder: Encoder) -> Open
     return Opened(train_part, validation, None, target.positive, target.negative, encoder, shape)
 
 
-def _settled(settings: RunSettings, part: Part, encoder: Encoder) -> RunSettings:
-    return settle(settings, _opened(part, None, encoder), 1)
-
-
-def _logits(module: nn.Module, x: Any) -> Array:
-    """One a sample, as float64; the loss has refused networks that give more."""
-    return predict(module, x).double().flatten().numpy()
-
-
 class _Exact(nn.Module):
     """A copy in float64: a row's score then does not depend on the rows beside it."""
 
@@ -487,7 +489,7 @@ def _bars() -> list[Any]:
 def _own_calibration(model: nn.Module, part: Part, group: Group) -> Calibration:
     """From the training data, for want of others."""
     assert part.y is not None
-    scores = gathered(_logits(model, part.x), group)
+    scores = gathered(logits_of(model, part.x), group)
     return calibrate(scores, gathered(part.y.numpy().astype(np.bool_), group))
 
 
@@ -501,118 +503,3 @@ def _encoder(
     both = np.repeat([0, 1], len(labels))
     rows = x[twice] if isinstance(x, np.ndarray) else x.iloc[twice]
     return _read(rows, both, categories=categories or (), drop=drop or ()).encoder
-
-
-def _network(chosen: ModelSettings, x: Any, ratio: float) -> nn.Module:
-    """A network as `fit` begins with it."""
-    model = build(chosen.name, **chosen.arguments)
-    if isinstance(model, TabularNet):
-        model.fit_pieces(_some(x, torch.arange(len(x))))
-    head = getattr(model, "head", None)
-    if isinstance(head, nn.Linear) and head.bias is not None:
-        nn.init.constant_(head.bias, float(np.log(ratio / (1 - ratio))))
-    return model
-
-
-def _some(x: Any, rows: Tensor) -> Tensor:
-    chosen: Tensor = x[rows] if isinstance(x, Tensor) else x.gather(rows)
-    return chosen
-
-
-@dataclass
-class _Stream:
-    """What `partial_fit` goes on with from call to call."""
-
-    seed: int
-    counts: Tensor = field(default_factory=lambda: torch.zeros(2, 1, dtype=torch.int64))
-    calls: int = 0
-    optimizer: dict[str, Any] | None = None
-    keys: Tensor = field(default_factory=lambda: torch.empty(0))  # the smallest are kept
-    x: Tensor | None = None
-    y: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.bool))
-
-    @property
-    def ratio(self) -> float:
-        """The share of positives so far, never 0 or 1."""
-        return (float(self.counts[0]) + 0.5) / (float(self.counts.sum()) + 1)
-
-    def learn(self, module: nn.Module, part: Part, recipe: Recipe) -> int:
-        """One pass over the rows; returns the number of steps."""
-        assert part.y is not None
-        loss = MinMaxAUCLoss().eval()  # which does not count labels by itself
-        opt = _optimizer(module, loss, recipe)
-        if self.optimizer is None:
-            _start(loss, module, part)
-        else:
-            opt.load_state_dict(self.optimizer)
-        loss.counts.copy_(self.counts)
-        opt.begin_stage(recipe.lr)
-        seed = self.seed + self.calls
-        batches = Batches(part.x, part.y, recipe.batch_size, seed=seed)
-        objective = loss.cross_entropy if recipe.warm_start == 1 else loss
-        module.train()
-        while batches.epoch == 0:
-            x, y = next(batches)
-            opt.zero_grad()
-            objective(module(x), y).backward()
-            opt.step()
-        module.eval()
-        steps, self.optimizer = opt.steps, opt.state_dict()
-        opt.zero_grad()
-        _apart(module)
-        self._keep(part, seed)
-        self.calls += 1
-        return steps
-
-    def _keep(self, part: Part, seed: int) -> None:
-        """A random sample of all rows so far: those with the smallest of random keys."""
-        assert part.y is not None
-        size = 4 * _some(part.x, torch.tensor([0])).numel()
-        room = min(_KEPT, max(2 * _ENOUGH, _KEPT_BYTES // size))
-        fresh = torch.rand(len(part.y), generator=torch.Generator().manual_seed(seed))
-        few = fresh.argsort()[:room]
-        x, y, keys = _some(part.x, few), part.y[few], fresh[few]
-        if self.x is not None:
-            x, y = torch.cat([self.x, x]), torch.cat([self.y, y])
-            keys = torch.cat([self.keys, keys])
-        kept = keys.argsort()[:room]
-        self.x, self.y, self.keys = x[kept], y[kept], keys[kept]
-
-    def calibrated(self, module: nn.Module) -> Calibration | None:
-        """The calibration by the sample; None while it has too few of a class."""
-        labels = self.y.numpy()
-        if min(labels.sum(), (~labels).sum()) < _ENOUGH:
-            return None
-        with warnings.catch_warnings():  # a stream may begin with scores in no order at all
-            warnings.simplefilter("ignore")
-            return calibrate(_logits(module, self.x), labels)
-
-
-def _optimizer(module: nn.Module, loss: MinMaxAUCLoss, recipe: Recipe) -> PPDSG:
-    shared: dict[str, Any] = {
-        "lr": recipe.lr,
-        "gamma": recipe.gamma,
-        "weight_decay": recipe.weight_decay,
-        "average": False,
-    }
-    if recipe.optimizer == "adam":
-        betas = (recipe.momentum, 0.999)
-        return PPDAdam(module, loss, dual_lr=recipe.dual_lr, betas=betas, **shared)
-    return PPDSG(module, loss, momentum=recipe.momentum, **shared)
-
-
-@torch.no_grad()
-def _start(loss: MinMaxAUCLoss, module: nn.Module, part: Part) -> None:
-    """a, b and alpha from the mean scores of the classes that are there."""
-    assert part.y is not None
-    h, y = torch.from_numpy(_logits(module, part.x)).sigmoid(), part.y
-    for parameter, members in ((loss.a, h[y]), (loss.b, h[~y])):
-        if len(members):
-            parameter.fill_(float(members.mean()))
-    loss.alpha.copy_(loss.b - loss.a)
-
-
-def _apart(module: nn.Module) -> None:
-    """Give each tensor memory of its own again: a copy of a view holds all that it is a view of."""
-    for tensor in [*module.parameters(), *module.buffers()]:
-        tensor.data = tensor.data.clone()

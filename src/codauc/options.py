@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import difflib
+import re
+import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from codauc.checks import choice
 from codauc.config import (
     CHOICES,
     OPTIMIZERS,
@@ -85,15 +87,11 @@ class Parser(argparse.ArgumentParser):
         """End with code 2 and one line."""
         wrong = message.removeprefix("unrecognized arguments: ").split()
         if message.startswith("unrecognized arguments") and wrong[0].startswith("-"):
-            known = tuple(name for action in self._actions for name in action.option_strings)
-            try:
-                choice("option", wrong[0].split("=")[0], known)
-            except ValueError as error:
-                text = str(error)
-                near = text[text.rindex(";") + 2 :]
-                message = f"unknown option {wrong[0]}; {near}"
-                if "choose" in near:
-                    message = f"unknown option {wrong[0]}; see {self.prog} --help."
+            typed = wrong[0].split("=")[0]
+            known = [name for action in self._actions for name in action.option_strings]
+            near = difflib.get_close_matches(typed, known, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"see {self.prog} --help."
+            message = f"unknown option {typed}; {hint}"
         self.exit(2, f"{self.prog}: {message}\n")
 
 
@@ -351,9 +349,6 @@ def _arguments(text: str) -> dict[str, Any]:
     >>> _arguments("widths=[64,64],dropout=0.1,name=abc")
     {'widths': [64, 64], 'dropout': 0.1, 'name': 'abc'}
     """
-    import re
-    import tomllib
-
     found: dict[str, Any] = {}
     for part in re.split(r",(?=\s*\w+\s*=)", text):
         name, equals, value = part.partition("=")
@@ -376,7 +371,7 @@ _READERS: dict[Any, Any] = {
 
 def completion(shell: str, top: Parser) -> str:
     """A script for the shell, from the parser itself."""
-    options = {name: _options(sub) for name, sub in _subparsers(top).items()}
+    options = {name: _options(sub) for name, sub in subparsers(top).items()}
     if shell == "fish":
         lines = ["complete -c codauc -n __fish_use_subcommand -f -a " + _quoted(" ".join(options))]
         for name, flags in options.items():
@@ -403,7 +398,8 @@ complete -o default -F _codauc codauc"""
     return script if shell == "bash" else "autoload -U +X bashcompinit && bashcompinit\n" + script
 
 
-def _subparsers(top: Parser) -> dict[str, Parser]:
+def subparsers(top: Parser) -> dict[str, Parser]:
+    """The parsers of the commands, by name."""
     for action in top._actions:
         if isinstance(action, argparse._SubParsersAction):
             return dict(action.choices)

@@ -105,6 +105,44 @@ def train(
         return run.go(stop)
 
 
+def make_model(settings: RunSettings, rows: Tensor, ratio: float) -> nn.Module:
+    """The network of settled settings; `rows` are some inputs, `ratio` the share of positives."""
+    chosen, recipe = settings.model, settings.recipe
+    model = build(chosen.name, **chosen.arguments)
+    if chosen.pretrained is not None:
+        load_pretrained(model, chosen.pretrained)
+    if isinstance(model, TabularNet):
+        model.fit_pieces(rows)
+    head = getattr(model, "head", None)
+    if recipe.initial_bias and isinstance(head, nn.Linear) and head.bias is not None:
+        nn.init.constant_(head.bias, math.log(ratio / (1 - ratio)))
+    return model
+
+
+def make_optimizer(model: nn.Module, loss: MinMaxAUCLoss, recipe: Recipe) -> PPDSG:
+    """Adaptive or plain steps, as the recipe says."""
+    shared: dict[str, Any] = {
+        "lr": recipe.lr,
+        "gamma": recipe.gamma,
+        "weight_decay": recipe.weight_decay,
+        "average": recipe.average,
+    }
+    if recipe.optimizer == "adam":
+        betas = (recipe.momentum, 0.999)
+        return PPDAdam(model, loss, dual_lr=recipe.dual_lr, betas=betas, **shared)
+    return PPDSG(model, loss, momentum=recipe.momentum, **shared)
+
+
+def _device(name: str) -> torch.device:
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        text = str(error).splitlines()[0]
+        raise ValueError(f"device={name!r} cannot be used here ({text}): use cpu.") from error
+    return device
+
+
 class _Run:
     """One worker's part of one run."""
 
@@ -121,11 +159,11 @@ class _Run:
         self.recipe, self.callbacks = settings.recipe, callbacks
         self.plan = plan(settings.recipe, settings.communication)
         self.notes: list[str] = []
-        self.device = torch.device(settings.device)
+        self.device = _device(settings.device)
         self.batches = self._batches(opened.train)
-        self.model = together(group, lambda: model or self._model(), "start").to(self.device)
+        self.model = together(group, lambda: self._model(model), "start").to(self.device)
         self.loss = MinMaxAUCLoss(pos_ratio=self._ratio()).to(self.device)
-        self.opt = self._optimizer()
+        self.opt = make_optimizer(self.model, self.loss, self.recipe)
         self.coda = CoDA(
             self.opt,
             group,
@@ -146,18 +184,10 @@ class _Run:
         self.step, self.began = 0, time.perf_counter()
         self.same_steps = settings.communication.averages == "gradients"
 
-    def _model(self) -> nn.Module:
-        chosen = self.settings.model
-        model = build(chosen.name, **chosen.arguments)
-        if chosen.pretrained is not None:
-            load_pretrained(model, chosen.pretrained)
-        if isinstance(model, TabularNet):
-            model.fit_pieces(self._some_rows())
-        head = getattr(model, "head", None)
-        if self.recipe.initial_bias and isinstance(head, nn.Linear) and head.bias is not None:
-            p = self._ratio()
-            nn.init.constant_(head.bias, math.log(p / (1 - p)))
-        return model
+    def _model(self, given: nn.Module | None) -> nn.Module:
+        if given is not None:
+            return given
+        return make_model(self.settings, self._some_rows(), self._ratio())
 
     def _some_rows(self) -> Tensor:
         x, count = self.opened.train.x, len(self.opened.train.x)
@@ -189,19 +219,6 @@ class _Run:
     def _ratio(self) -> float:
         train = self.opened.train
         return self.batches.sampled_ratio or train.positives / train.samples
-
-    def _optimizer(self) -> PPDSG:
-        r = self.recipe
-        shared: dict[str, Any] = {
-            "lr": r.lr,
-            "gamma": r.gamma,
-            "weight_decay": r.weight_decay,
-            "average": r.average,
-        }
-        if r.optimizer == "adam":
-            betas = (r.momentum, 0.999)
-            return PPDAdam(self.model, self.loss, dual_lr=r.dual_lr, betas=betas, **shared)
-        return PPDSG(self.model, self.loss, momentum=r.momentum, **shared)
 
     def go(self, stop: Callable[[], bool]) -> Trained:
         """All stages; then the model that is kept."""

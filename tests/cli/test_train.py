@@ -36,7 +36,7 @@ def test_a_run_leaves_its_settings_history_model_summary_and_report(run):
     for name in ("steps", "rounds", "bytes_per_worker", "best_step"):
         assert isinstance(summary[name], int), name
     assert summary["auc_low"] < summary["test_auc"] < summary["auc_high"]
-    assert summary["test_auc"] > 0.75
+    assert summary["test_auc"] > 0.7
     assert (summary["steps"], summary["rounds"], summary["bytes_per_worker"]) == (120, 0, 0)
     assert (
         summary["train_samples"] + summary["validation_samples"] + summary["test_samples"] == 1500

@@ -58,6 +58,7 @@ ROOMS = [
     "running",
     "baselines",
     "onnx_export",
+    "streaming",
     "estimator",
     "options",
     "commands",

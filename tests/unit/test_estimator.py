@@ -221,7 +221,7 @@ def test_what_is_not_supported_is_said(data):
         small().fit(X, np.arange(600) % 3)
     with pytest.raises(ValueError, match="one class alone"):
         small().fit(X, np.zeros(600))
-    with pytest.raises(TypeError, match="[Ss]parse"):
+    with pytest.raises(TypeError, match=r"[Ss]parse"):
         small().fit(sparse.csr_matrix(X), y)
     with pytest.raises(ValueError, match="expected the classes of training, 0, 1"):
         small(steps=2).fit(X, y).score(X, y + 1)
@@ -231,7 +231,7 @@ def test_what_is_not_supported_is_said(data):
         small(model=nn.Linear(6, 1), model_arguments={"bias": False}).fit(X, y)
     with pytest.raises(ValueError, match="model=3: expected a name"):
         small(model=3).fit(X, y)
-    with pytest.raises(ValueError, match="returned dict: expected a torch.nn.Module"):
+    with pytest.raises(ValueError, match="returned dict: expected a torch"):
         small(model=dict).fit(X, y)
     with pytest.raises(ValueError, match=r"logits of shape \[128, 2\]"):
         small(model=nn.Linear(6, 2)).fit(X, y)
@@ -369,3 +369,17 @@ def test_without_scikit_learn_it_says_what_to_install(monkeypatch):
     monkeypatch.delitem(sys.modules, "codauc.estimator")
     with pytest.raises(ImportError, match=r"pip install 'codauc\[sklearn\]'"):
         importlib.import_module("codauc.estimator")
+
+
+def test_workers_without_validation_calibrate_on_all_training_data(data):
+    X, y = data
+    model = small(workers=3, simulate=True, validation_fraction=0, sync_every=5).fit(X, y)
+    assert model.validation_auc_ is None
+    assert model.predict_proba(X)[:, 1].mean() == pytest.approx(y.mean(), abs=0.03)
+
+
+def test_the_parts_can_be_saved_as_a_file_and_loaded(fitted, data, tmp_path):
+    path = tmp_path / "model.safetensors"
+    codauc.save_model(path, fitted.module_, fitted.encoder_, fitted.calibration_)
+    saved = codauc.load_model(path)
+    assert (saved.encoder, saved.calibration) == (fitted.encoder_, fitted.calibration_)
