@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from codauc.adaptive import PPDAdam
     from codauc.callbacks import Callback
     from codauc.coda import CoDA
+    from codauc.config import RunSettings
+    from codauc.estimator import AUCClassifier
     from codauc.evaluation import evaluate, group_auc, predict
     from codauc.group import Group, LocalGroup
     from codauc.group.distributed import distributed
@@ -18,17 +20,20 @@ if TYPE_CHECKING:
     from codauc.loss import MinMaxAUCLoss
     from codauc.metrics import auc, auc_interval
     from codauc.optim import PPDSG
+    from codauc.running import train
     from codauc.saved import load_model, save_model
     from codauc.schedules import Stage, constant, geometric, np_ppd_sg, one_shot, theorem
 
 __all__ = [
     "PPDSG",
+    "AUCClassifier",
     "Callback",
     "CoDA",
     "Group",
     "LocalGroup",
     "MinMaxAUCLoss",
     "PPDAdam",
+    "RunSettings",
     "Stage",
     "auc",
     "auc_interval",
@@ -44,12 +49,16 @@ __all__ = [
     "predict",
     "save_model",
     "theorem",
+    "train",
 ]
 
 # Names come from their modules when they are first asked for: torch takes seconds to import, and
 # `codauc --help` does without it.
 _HOMES = {
+    "AUCClassifier": "estimator",
     "Callback": "callbacks",
+    "RunSettings": "config",
+    "train": "running",
     "PPDAdam": "adaptive",
     "PPDSG": "optim",
     "CoDA": "coda",

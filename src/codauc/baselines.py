@@ -11,7 +11,7 @@ from codauc.config import Recipe, RunSettings
 from codauc.data.opening import open_data
 from codauc.group import LocalGroup
 from codauc.recipes import SYNC_EVERY, plan
-from codauc.running import run
+from codauc.running import train
 from codauc.trainer import settle
 
 _ONCE = 10**9  # steps between two rounds: only a stage's end is one
@@ -60,7 +60,7 @@ def run_baselines(
         if not quiet:
             print(f"{way.name}:", file=sys.stderr)
         folders.append(out / way.name)
-        run(_as(settings, way), folders[-1], overwrite=overwrite, quiet=quiet)
+        train(_as(settings, way), folders[-1], overwrite=overwrite, quiet=quiet)
     return folders
 
 

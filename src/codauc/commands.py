@@ -28,7 +28,8 @@ Options = dict[str, Any]
 
 def train(options: Options) -> int:
     """Train, print the result, and name the report."""
-    from codauc.running import free_folder, run
+    from codauc.running import free_folder
+    from codauc.running import train as run
 
     settings = settings_of(options)
     out = options["out"] or free_folder(settings.data.source)

@@ -34,7 +34,7 @@ from codauc.models import build
 from codauc.models.base import Model
 from codauc.ranking import Calibration, calibrate
 from codauc.streaming import Learner, logits_of, some_rows
-from codauc.trainer import gathered, make_model, settle, train
+from codauc.trainer import fit, gathered, make_model, settle
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin  # type: ignore[import-untyped]
@@ -462,7 +462,7 @@ def _work(group: Group, job: _Job) -> _Fitted:
     settings = settle(job.settings, opened, group.size)
     bars = _bars() if job.verbose and group.rank == 0 else []
     model = None if job.maker is None else job.maker()
-    trained = train(settings, opened, group, bars, model=model)
+    trained = fit(settings, opened, group, bars, model=model)
     for bar in bars:
         bar.on_end({})
     calibration = trained.calibration

@@ -26,7 +26,7 @@ from codauc.report.page import page
 from codauc.runs import CONFIG, METRICS, MODEL, REPORT, SCORES, SUMMARY, History, Record, RunFolder
 from codauc.saved import save_model
 from codauc.tensorboard import TensorBoard
-from codauc.trainer import Trained, gathered, scores_of, settle, train
+from codauc.trainer import Trained, fit, gathered, scores_of, settle
 from codauc.version import __version__
 
 _FEW = 30  # test positives below which an interval says little
@@ -88,7 +88,7 @@ class Files(Callback):
         self.folder.write_summary(summary)
 
 
-def run(
+def train(
     settings: RunSettings,
     out: str | Path,
     *,
@@ -160,7 +160,7 @@ def _work(
         watching = [Files(folder, opened), *callbacks]
         watching += [TensorBoard(folder.path)] if tensorboard else []
         watching += [] if quiet else [Bar()]
-    trained = train(settled, opened, group, watching, stop=interrupts.asked)
+    trained = fit(settled, opened, group, watching, stop=interrupts.asked)
     test = _test(trained, opened, group)
     if group.rank:
         return None

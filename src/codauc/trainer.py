@@ -86,7 +86,7 @@ def _inputs(opened: Opened) -> int:
     return opened.encoder.inputs
 
 
-def train(
+def fit(
     settings: RunSettings,
     opened: Opened,
     group: Group,

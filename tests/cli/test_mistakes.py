@@ -28,7 +28,7 @@ T = ("--target", "fraud", "--positive", "yes")
         (["train", "{table}", *T, "--sync-every", "often"], "theorem or growing"),
         (["train", "{table}", *T, "--workers", "0"], "workers=0"),
         (["train", "{table}", *T, "--workers", "2", "--simulate", "2"], "one of them"),
-        (["train", "{few}", *T, "--simulate", "12", "--quiet"], "12 workers"),
+        (["train", "{few}", *T, "--simulate", "12", "--quiet"], "at most 9 workers"),
         (["train", "{table}", *T, "--test-fraction", "1.2"], "test_fraction=1.2"),
         (["train", "{table}", *T, "--test", "nope.csv"], "nope.csv"),
         (["train", "{table}", *T, "--device", "gpu"], "device"),

@@ -5,8 +5,8 @@ import re
 import numpy as np
 import pytest
 
-from codauc.report.comparison import DIFFERENCE, comparison_page, comparison_rows
 from codauc.paired import paired_auc_difference
+from codauc.report.comparison import DIFFERENCE, comparison_page, comparison_rows
 from codauc.report.table import table
 from codauc.runs import CONFIG, SCORES, RunFolder
 

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from codauc.metrics import auc, auc_interval
-from codauc.report.curves import hull, operating, reaching, recall_curve, roc, shares, wilson
 from codauc.paired import paired_auc_difference
+from codauc.report.curves import hull, operating, reaching, recall_curve, roc, shares, wilson
 from codauc.report.testset import rounded_down
 
 samples = st.lists(
