@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from codauc.checks import listed
+from codauc.checks import known_arguments, listed
 from codauc.config import (
     CommunicationSettings,
     DataSettings,
@@ -72,8 +72,9 @@ class AUCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     `model` is "auto" (which fits the data), a name of `codauc.models`, an import path
     "package.module:Name", a class or function that makes an `nn.Module` (each with
     `model_arguments`), or an `nn.Module`, of which a copy is trained. `recipe` is "default",
-    "paper" or "bce"; what is None is for it to decide (see `codauc.config.RecipeSettings`). `steps`
-    are those of the first stage, without the warm start.
+    "paper" or "bce"; what is None is for it to decide. `steps` are those of the first stage, without
+    the warm start. `recipe_arguments` are further values of `codauc.config.RecipeSettings`, such as
+    `{"evaluations": 50}`.
 
     `validation_fraction` of each class is set aside: it chooses the weights that are kept, and
     makes log-odds of logits. Where a class is too small for it, or with 0, the last weights are
@@ -121,6 +122,7 @@ class AUCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         warm_start: float | None = None,
         balance: float | None = None,
         select: str | None = None,
+        recipe_arguments: dict[str, Any] | None = None,
         validation_fraction: float = 0.15,
         workers: int = 1,
         simulate: bool = False,
@@ -143,6 +145,7 @@ class AUCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.warm_start = warm_start
         self.balance = balance
         self.select = select
+        self.recipe_arguments = recipe_arguments
         self.validation_fraction = validation_fraction
         self.workers = workers
         self.simulate = simulate
@@ -294,7 +297,7 @@ class AUCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             ModelSettings(self.model, dict(self.model_arguments or {}))
             if named
             else ModelSettings(),
-            RecipeSettings(
+            known_arguments(RecipeSettings)(
                 name=self.recipe,
                 optimizer=self.optimizer,
                 lr=self.lr,
@@ -307,6 +310,7 @@ class AUCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 warm_start=0.0 if self.warm_start is False else self.warm_start,
                 balance=self.balance,
                 select=self.select,
+                **(self.recipe_arguments or {}),
             ),
             CommunicationSettings(self.workers, self.simulate, self.sync_every),
             seed=seed,

@@ -76,7 +76,7 @@ def test_compare_prints_one_table_and_draws_one_page(run, table, codauc, tmp_pat
 
 
 def test_report_is_made_anew(run, codauc, tmp_path):
-    code, output, _ = codauc("report", run, "--out", tmp_path / "r.html")
+    code, *_ = codauc("report", run, "--out", tmp_path / "r.html")
     assert code == 0
     assert "Test AUC" in (tmp_path / "r.html").read_text()
 
