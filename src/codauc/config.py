@@ -20,6 +20,7 @@ RECIPES = ("default", "paper", "bce")
 OPTIMIZERS = ("adam", "sgd")
 SCHEDULES = ("cosine", "constant")
 CHOICES = ("steady", "best", "last")
+AVERAGES = ("window", "stage", "none")
 
 
 @dataclass(frozen=True)
@@ -94,10 +95,12 @@ class RecipeSettings:
     """How a network is trained.
 
     `warm_start` is the share of all steps in which cross-entropy trains first. `balance` is the
-    least share of either class in a batch, 0 for the data's own. `schedule` is how the step size
+    least share of either class in a batch, 0 for the data's own. `mix` is how much cross-entropy is
+    added to the min-max objective after the warm start. `schedule` is how the step size
     falls within the run, and `select` what becomes of the evaluations: "steady" takes the latest
     one that is not worse than the best by more than its standard error, "best" the best, "last"
-    the last. `average` returns the mean of a stage's iterates instead of its last one.
+    the last. `average` is what is evaluated: the mean of the models since the last evaluation
+    ("window"), a stage's last model ("none"), or, when it ends, the mean of its iterates ("stage").
     """
 
     name: str = "default"
@@ -113,8 +116,9 @@ class RecipeSettings:
     factor: float | None = None
     warm_start: float | None = None
     balance: float | None = None
+    mix: float | None = None
     schedule: str | None = None
-    average: bool | None = None
+    average: str | None = None
     select: str | None = None
     evaluations: int | None = None
     dual_samples: int | None = None
@@ -153,15 +157,21 @@ class Recipe(RecipeSettings):
     factor: float = 1.0
     warm_start: float = 0.3
     balance: float = 0.0
+    mix: float = 0.0
     schedule: str = "cosine"
-    average: bool = False
+    average: str = "window"
     select: str = "steady"
     evaluations: int = 25
     dual_samples: int = 1024
     initial_bias: bool = True
 
 
-_RECIPE_CHOICES = {"optimizer": OPTIMIZERS, "schedule": SCHEDULES, "select": CHOICES}
+_RECIPE_CHOICES = {
+    "optimizer": OPTIMIZERS,
+    "schedule": SCHEDULES,
+    "select": CHOICES,
+    "average": AVERAGES,
+}
 _RECIPE_COUNTS = {
     "batch_size": (1, "use for example 128"),
     "steps": (1, "it is the number of steps of the first stage"),
@@ -177,6 +187,7 @@ _RECIPE_NUMBERS: dict[str, tuple[dict[str, Any], str]] = {
     "weight_decay": ({"least": 0}, "use 0 for none"),
     "factor": ({"least": 1}, "use 1 for equal stages, 3 as the paper does"),
     "warm_start": ({"least": 0}, "it is a share of the steps, 0 for none"),
+    "mix": ({"least": 0}, "use 0 for the min-max objective alone"),
     "balance": ({"least": 0, "below": 0.51}, "it is the least share of a class in a batch"),
 }
 

@@ -72,9 +72,9 @@ class AUCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     `model` is "auto" (which fits the data), a name of `codauc.models`, an import path
     "package.module:Name", a class or function that makes an `nn.Module` (each with
     `model_arguments`), or an `nn.Module`, of which a copy is trained. `recipe` is "default",
-    "paper" or "bce"; what is None is for it to decide. `steps` are those of the first stage, without
-    the warm start. `recipe_arguments` are further values of `codauc.config.RecipeSettings`, such as
-    `{"evaluations": 50}`.
+    "paper" or "bce"; what is None is for it to decide. `steps` are those of the first stage,
+    without the warm start. `recipe_arguments` are further values of
+    `codauc.config.RecipeSettings`, such as `{"evaluations": 50}`.
 
     `validation_fraction` of each class is set aside: it chooses the weights that are kept, and
     makes log-odds of logits. Where a class is too small for it, or with 0, the last weights are

@@ -30,7 +30,8 @@ class MinMaxAUCLoss(nn.Module):
     steps as if it were alone. Without `pos_ratio`, p is estimated from the labels seen in training,
     by all workers together, as (positives + 1/2) / (labels + 1); `tasks` then says how many.
 
-    `link="identity"` leaves out the sigmoid: h is then the logit itself, unbounded.
+    `link="identity"` leaves out the sigmoid: h is then the logit itself, unbounded. `mix` adds
+    that many times the cross-entropy to F: with many positives it makes better use of them.
 
     Values are checked on every batch on the CPU, and on the first batch elsewhere, because a check
     waits for the device; `validate=True` checks always, `validate=False` never.
@@ -55,6 +56,7 @@ class MinMaxAUCLoss(nn.Module):
         tasks: int | None = None,
         margin: float = 1.0,
         link: str = "sigmoid",
+        mix: float = 0.0,
         validate: bool | None = None,
     ) -> None:
         super().__init__()
@@ -62,6 +64,7 @@ class MinMaxAUCLoss(nn.Module):
         self.tasks = _tasks(tasks, self.known_ratio)
         self.margin = real("margin", margin, above=0, remedy="use 1, the paper's")
         self.link = choice("link", link, LINKS)
+        self.mix = real("mix", mix, least=0, remedy="use 0 for F alone")
         self.validate = validate
         self._checked = False
         self.one_class_told = False  # whether a shard without a class was reported
@@ -82,7 +85,7 @@ class MinMaxAUCLoss(nn.Module):
         value: Tensor = _MinMaxAUC.apply(  # type: ignore[no-untyped-call]
             logits, positive, count, self.a, self.b, self.alpha, ratio, self.margin, self.link
         )
-        return value
+        return value + self.mix * self._entropy(logits, positive) if self.mix else value
 
     def cross_entropy(self, logits: Tensor, labels: Tensor) -> Tensor:
         """The batch's mean cross-entropy, in place of F, for a warm start: it moves w alone.
@@ -95,9 +98,12 @@ class MinMaxAUCLoss(nn.Module):
         tensor(0.6931, grad_fn=<AddBackward0>)
         """
         logits, positive, _ = self._counted(logits, labels)
+        nothing = 0 * (self.a.sum() + self.b.sum() + self.alpha.sum())
+        return self._entropy(logits, positive) + nothing
+
+    def _entropy(self, logits: Tensor, positive: Tensor) -> Tensor:
         z = logits.to(torch.promote_types(logits.dtype, self.a.dtype))
-        value = binary_cross_entropy_with_logits(z, positive.to(z.dtype)) * self.tasks
-        return value + 0 * (self.a.sum() + self.b.sum() + self.alpha.sum())
+        return binary_cross_entropy_with_logits(z, positive.to(z.dtype)) * self.tasks
 
     def _counted(self, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Logits, which labels are positive, and how many; they are checked, and counted."""

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from codauc.config import (
+    AVERAGES,
     CHOICES,
     OPTIMIZERS,
     RECIPES,
@@ -61,8 +62,9 @@ _SETTINGS: dict[str, list[tuple[str, str, str, Any, str | None, str]]] = {
         ("--factor", "recipe", "factor", float, "F", "by which stages lengthen (1; paper: 3)"),
         ("--warm-start", "recipe", "warm_start", float, "SHARE", "share of all steps with cross-entropy first (0.3; 0: none)"),
         ("--balance", "recipe", "balance", float, "SHARE", "least share of either class in a batch (0: the data's own)"),
+        ("--mix", "recipe", "mix", float, "LAMBDA", "cross-entropy added to the min-max objective (positives/1000, at most 1; paper: 0)"),
         ("--schedule", "recipe", "schedule", str, "|".join(SCHEDULES), "how the step size falls (cosine)"),
-        ("--average", "recipe", "average", "bool", "yes|no", "return a stage's mean iterate (no; paper: yes)"),
+        ("--average", "recipe", "average", str, "|".join(AVERAGES), "which mean of models is evaluated (window; images: none; paper: stage)"),
         ("--select", "recipe", "select", str, "|".join(CHOICES), "which model is kept (steady)"),
         ("--evaluations", "recipe", "evaluations", int, "N", "looks at the validation set (25)"),
         ("--seed", "", "seed", int, "N", "of splits, shards, weights and batches (0)"),
@@ -337,12 +339,6 @@ def _period(text: str) -> int | str:
         ) from None
 
 
-def _yes_or_no(text: str) -> bool:
-    if text not in ("yes", "no"):
-        raise argparse.ArgumentTypeError(f"{text!r}: expected yes or no")
-    return text == "yes"
-
-
 def _arguments(text: str) -> dict[str, Any]:
     """K=V with commas between; values as in TOML, or else texts.
 
@@ -364,7 +360,6 @@ def _arguments(text: str) -> dict[str, Any]:
 _READERS: dict[Any, Any] = {
     "list": _listed,
     "period": _period,
-    "bool": _yes_or_no,
     "dict": _arguments,
 }
 

@@ -13,6 +13,7 @@ from codauc.schedules import Stage, geometric
 SYNC_EVERY = 32
 _GROWING = 8  # the first stage's, if the period grows
 _WARM_UP = 0.05  # the share of the run in which the step size rises
+_MANY = 1000  # positives with which cross-entropy counts as much as the min-max objective
 _EPOCHS, _LEAST_STEPS, _MOST_STEPS = 40, 1000, 4000
 
 # The paper's experiments: section 5, with the smallest T_0 and the largest eta_0 of its grid.
@@ -30,8 +31,9 @@ PAPER = Recipe(
     factor=3.0,
     warm_start=0.0,
     balance=0.0,
+    mix=0.0,
     schedule="constant",
-    average=True,
+    average="stage",
     select="last",
     evaluations=50,
     dual_samples=1024,
@@ -41,9 +43,10 @@ PAPER = Recipe(
 
 @dataclass(frozen=True)
 class Facts:
-    """What a recipe asks of the data: all training samples, and whether they are images."""
+    """What a recipe asks of the data: training samples, positives, and whether they are images."""
 
     samples: int
+    positives: int
     images: bool
 
 
@@ -63,7 +66,7 @@ class Plan:
 def resolve(recipe: RecipeSettings, workers: int, facts: Facts) -> Recipe:
     """The recipe with a value for everything.
 
-    >>> resolve(RecipeSettings(name="paper", lr=0.01), 4, Facts(1000, False)).stages
+    >>> resolve(RecipeSettings(name="paper", lr=0.01), 4, Facts(1000, 100, False)).stages
     3
     """
     usual = PAPER if recipe.name == "paper" else _default(recipe, workers, facts)
@@ -89,6 +92,8 @@ def _default(recipe: RecipeSettings, workers: int, facts: Facts) -> Recipe:
         batch_size=batch,
         steps=max(1, round(total * (1 - warm if warm < 1 else 1) / parts)),
         warm_start=warm,
+        average="none" if facts.images else Recipe.average,  # BatchNorm's statistics would not fit
+        mix=min(1.0, round(facts.positives / _MANY, 4)),
     )
 
 
@@ -101,7 +106,7 @@ def _batch_size(facts: Facts) -> int:
 def plan(recipe: Recipe, communication: CommunicationSettings) -> Plan:
     """The stages of a resolved recipe: a warm start, then the paper's shape.
 
-    >>> recipe = resolve(RecipeSettings(), 1, Facts(1000, False))
+    >>> recipe = resolve(RecipeSettings(), 1, Facts(1000, 100, False))
     >>> [(stage.steps, stage.estimate_ab) for stage in plan(recipe, CommunicationSettings()).stages]
     [(300, True), (700, False)]
     """

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from codauc.paired import paired_auc_difference
 
-_TOLERANCE = 0.5  # standard errors of the difference that do not count
+_TOLERANCE = 1.0  # standard errors of the difference that do not count
 
 
 class Selection:
@@ -17,7 +17,7 @@ class Selection:
 
     With few positives the best AUC of many looks is mostly luck, and later models are better than
     they seem; on noisy data the last ones have learnt the noise. "steady" takes the latest model
-    whose AUC is below the best by no more than half a standard error of the paired difference. So a
+    whose AUC is below the best by no more than the standard error of the paired difference. So a
     model that is not clearly worse is trained on.
     """
 

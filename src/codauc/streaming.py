@@ -52,8 +52,8 @@ class Learner:
     def learn(self, module: nn.Module, part: Part, recipe: Recipe) -> int:
         """One pass over the rows; returns the number of steps."""
         assert part.y is not None
-        loss = MinMaxAUCLoss().eval()  # which does not count labels by itself
-        opt = make_optimizer(module, loss, replace(recipe, average=False))
+        loss = MinMaxAUCLoss(mix=recipe.mix).eval()  # which does not count labels by itself
+        opt = make_optimizer(module, loss, replace(recipe, average="none"))
         if self.optimizer is None:
             _start(loss, module, part)
         else:

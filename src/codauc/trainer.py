@@ -6,7 +6,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -59,7 +59,7 @@ class Trained:
 
 def settle(settings: RunSettings, opened: Opened, workers: int) -> RunSettings:
     """The settings with everything decided that was left open."""
-    facts = Facts(opened.train.samples, bool(opened.shape))
+    facts = Facts(opened.train.samples, opened.train.positives, bool(opened.shape))
     recipe = resolve(settings.recipe, workers, facts)
     name, needed = opened.network()
     arguments = settings.model.arguments
@@ -125,7 +125,7 @@ def make_optimizer(model: nn.Module, loss: MinMaxAUCLoss, recipe: Recipe) -> PPD
         "lr": recipe.lr,
         "gamma": recipe.gamma,
         "weight_decay": recipe.weight_decay,
-        "average": recipe.average,
+        "average": recipe.average == "stage",
     }
     if recipe.optimizer == "adam":
         betas = (recipe.momentum, 0.999)
@@ -162,7 +162,7 @@ class _Run:
         self.device = _device(settings.device)
         self.batches = self._batches(opened.train)
         self.model = together(group, lambda: self._model(model), "start").to(self.device)
-        self.loss = MinMaxAUCLoss(pos_ratio=self._ratio()).to(self.device)
+        self.loss = MinMaxAUCLoss(pos_ratio=self._ratio(), mix=self.recipe.mix).to(self.device)
         self.opt = make_optimizer(self.model, self.loss, self.recipe)
         self.coda = CoDA(
             self.opt,
@@ -179,6 +179,7 @@ class _Run:
         factors = [scale] * (groups - 2) + ([still] * 2 if adam else [scale] * 2)
         self.scheduler = LambdaLR(self.opt, factors)
         self.watch = _Watch(self.model, opened.validation, group)
+        self.window = _Window(self.opt) if self.recipe.average == "window" else None
         self.selection = Selection(self.model, self.recipe.select)
         self.records: list[Record] = []
         self.step, self.began = 0, time.perf_counter()
@@ -267,10 +268,12 @@ class _Run:
             if stop():
                 self.coda.ask_to_stop()
             done = self.opt.steps
-            if self.coda.asked_to_stop:
-                break
             # all workers have the same model right after a round
             alike = done % stage.sync_every == 0 or self.same_steps
+            if alike and self.window is not None:
+                self.window.add()
+            if self.coda.asked_to_stop:
+                break
             if self.step - last >= every and alike and done < stage.steps:
                 last = self.step
                 self._look(number)
@@ -296,10 +299,13 @@ class _Run:
         """Evaluate on the validation set, tell the callbacks, and offer the model."""
         if self.watch.part is None:
             return
-        scores, drift = self.watch.look(self.coda.drift)
-        labels = self.watch.labels
-        auc = auc_interval(scores, labels)
-        kept = self.selection.offer(self.step, auc.value, scores, labels)
+        with nullcontext() if self.window is None else self.window.as_weights():
+            scores, drift = self.watch.look(self.coda.drift)
+            labels = self.watch.labels
+            auc = auc_interval(scores, labels)
+            if self.selection.offer(self.step, auc.value, scores, labels):
+                for callback in self.callbacks:
+                    callback.on_keep(self.model, self.step)
         h, y = torch.from_numpy(scores).sigmoid(), torch.from_numpy(labels)
         ledger = self.group.ledger.record()
         stage = number + 1 - self.plan.warm if number >= self.plan.warm else 0
@@ -329,8 +335,6 @@ class _Run:
         self.records.append(record)
         for callback in self.callbacks:
             callback.on_record(record)
-            if kept:
-                callback.on_keep(self.model, self.step)
 
     def _computing(self, ledger: dict[str, float]) -> float:
         """Seconds between communications; all of them where there are none."""
@@ -345,6 +349,43 @@ class _Run:
                 "Scores do not rise with the share of positives on the validation set."
             )
         return found
+
+
+class _Window:
+    """The mean of the models that all workers shared since it was last used; nothing is sent."""
+
+    def __init__(self, opt: PPDSG) -> None:
+        self.opt, self.count = opt, 0
+        self.means = [torch.zeros_like(weights) for weights in self._weights()]
+
+    def _weights(self) -> list[Tensor]:
+        flat = self.opt.flat
+        return [block.of(flat.vectors) for block in flat.blocks if block.role == "weight"]
+
+    @torch.no_grad()
+    def add(self) -> None:
+        """Count the weights as they are now."""
+        self.count += 1
+        for mean, weights in zip(self.means, self._weights(), strict=True):
+            mean.lerp_(weights, 1 / self.count)
+
+    @contextmanager
+    def as_weights(self) -> Iterator[None]:
+        """The model has the mean for weights while this lasts; then a new mean begins."""
+        own = [weights.clone() for weights in self._weights()]
+        if self.count:
+            self._set(self.means)
+        try:
+            yield
+        finally:
+            self._set(own)
+            self.count = 0
+
+    @torch.no_grad()
+    def _set(self, values: list[Tensor]) -> None:
+        for weights, value in zip(self._weights(), values, strict=True):
+            weights.copy_(value)
+        self.opt.flat.mark_changed()
 
 
 class _Watch:

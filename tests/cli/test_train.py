@@ -217,7 +217,7 @@ def test_recipes(recipe, codauc, table, tmp_path):
     config = tomllib.loads((tmp_path / "config.toml").read_text())
     if recipe == "paper":
         assert config["recipe"]["gamma"] == 500.0
-        assert config["recipe"]["average"] is True
+        assert config["recipe"]["average"] == "stage"
         assert json.loads(output)["steps"] == 20 + 60
     else:
         assert config["recipe"]["warm_start"] == 1.0

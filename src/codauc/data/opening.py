@@ -183,7 +183,7 @@ def _open_table(settings: DataSettings, group: Group, seed: int, progress: Told 
             categories=settings.categories if encoder is None else (),
             drop=settings.drop if encoder is None else (),
             keep_negatives=settings.keep_negatives if part == "train" else 1.0,
-            silo=settings.silo if part == "train" else None,
+            silo=settings.silo if part is not None else None,
             skew=settings.skew if part == "train" else None,
             own=settings.own,
             split=split if part is not None else None,

@@ -1,0 +1,212 @@
+"""Claims about recipes, the selection of a model, pieces and calibration."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from codauc.config import CommunicationSettings, Recipe, RecipeSettings, RunSettings
+from codauc.metrics import auc
+from codauc.models import TabularNet
+from codauc.models.pieces import Pieces, edges_of
+from codauc.ranking import Calibration, average_precision, calibrate
+from codauc.recipes import Facts, factor_of, plan, resolve
+from codauc.selection import Selection
+
+TABLE = Facts(10_000, 500, images=False)
+
+
+def test_what_is_said_stays_and_the_rest_is_decided():
+    recipe = resolve(RecipeSettings(lr=0.02, stages=2), 1, TABLE)
+    assert isinstance(recipe, Recipe)
+    assert (recipe.lr, recipe.stages) == (0.02, 2)
+    assert None not in vars(recipe).values()
+    assert resolve(recipe, 1, TABLE) == recipe
+
+
+def test_cross_entropy_alone_has_the_same_budget():
+    ways = CommunicationSettings()
+    for samples in (100, 10_000, 1_000_000):
+        facts = Facts(samples, samples // 10, images=False)
+        steps = [
+            plan(resolve(RecipeSettings(name=n), 1, facts), ways).steps for n in ("default", "bce")
+        ]
+        assert steps[0] == pytest.approx(steps[1], abs=3)
+
+
+def test_the_papers_recipe_is_the_papers():
+    found = plan(resolve(RecipeSettings(name="paper"), 16, TABLE), CommunicationSettings(16))
+    assert [stage.steps for stage in found.stages] == [2000, 6000, 18000]
+    assert [stage.lr for stage in found.stages] == pytest.approx([0.1, 0.1 / 3, 0.1 / 9])
+    assert found.warm == 0
+
+
+@pytest.mark.parametrize(
+    ("every", "periods"),
+    [(5, [5, 5]), ("growing", [8, 24]), ("theorem", [15, 15]), (None, [32, 32])],
+)
+def test_periods(every, periods):
+    recipe = resolve(RecipeSettings(stages=2, warm_start=0.0), 4, TABLE)
+    found = plan(recipe, CommunicationSettings(4, True, every))
+    assert [stage.sync_every for stage in found.stages] == periods
+
+
+def test_the_step_size_rises_then_falls_to_nothing():
+    factor = factor_of(resolve(RecipeSettings(), 1, TABLE), 1000)
+    sizes = [factor(step) for step in range(1000)]
+    assert sizes.index(max(sizes)) < 60
+    assert sizes[0] < 0.05
+    assert 0 < sizes[-1] < 1e-4
+    assert min(sizes) > 0
+
+
+@pytest.mark.parametrize(
+    ("bad", "words"),
+    [
+        ({"name": "papre"}, "did you mean 'paper'"),
+        ({"lr": 0}, "lr=0"),
+        ({"warm_start": 1.5}, "at most 1"),
+        ({"optimizer": "adma"}, "did you mean 'adam'"),
+        ({"balance": 0.6}, "balance"),
+        ({"steps": 1.5}, "steps=1.5"),
+        ({"select": "first"}, "select"),
+    ],
+)
+def test_bad_recipes_are_refused(bad, words):
+    with pytest.raises(ValueError, match=words):
+        RecipeSettings(**bad)
+
+
+def test_unknown_names_in_a_file_are_refused():
+    with pytest.raises(ValueError, match="did you mean 'recipe'"):
+        RunSettings.from_toml("[recipes]\nlr = 1")
+    with pytest.raises(ValueError, match="expected a table"):
+        RunSettings.from_toml("recipe = 3")
+
+
+def offers(rule, aucs_and_scores, labels):
+    model = nn.Linear(1, 1, bias=False)
+    selection = Selection(model, rule)
+    for step, (value, scores) in enumerate(aucs_and_scores, 1):
+        nn.init.constant_(model.weight, float(step))
+        selection.offer(step, value, scores, labels)
+    selection.restore()
+    assert model.weight.item() == selection.step
+    return selection.step
+
+
+def looks(shifts, labels, seed=0):
+    """Scores whose separation grows or falls, with their AUC; the noise is shared."""
+    noise = np.random.default_rng(seed).normal(size=len(labels))
+    for shift in shifts:
+        scores = noise + shift * labels + 0.05 * np.sin(shift * 50 * np.arange(len(labels)))
+        yield auc(scores, labels), scores
+
+
+def test_best_and_last_are_what_they_say():
+    labels = np.arange(400) % 4 == 0
+    found = list(looks([0.5, 2.0, 1.0], labels))
+    assert offers("best", found, labels) == 2
+    assert offers("last", found, labels) == 3
+
+
+def test_steady_keeps_a_clearly_better_early_model():
+    labels = np.arange(400) % 4 == 0
+    assert offers("steady", list(looks([0.5, 2.0, 1.0, 0.8], labels)), labels) == 2
+
+
+def test_steady_prefers_the_latest_of_equals():
+    """With few positives a hair's breadth is luck."""
+    labels = np.arange(60) % 20 == 0
+    first, second = looks([1.5, 1.5], labels, seed=1)
+    luck = second[1].copy()
+    luck[luck.argsort()[len(luck) // 2]] += (
+        3.0  # one negative is a little higher: not a whole standard error
+    )
+    found = [(0.5, first[1] * 0), first, (auc(luck, labels), luck)]
+    assert found[1][0] > found[2][0]
+    assert offers("steady", found, labels) == 3
+    assert offers("best", found, labels) == 2
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=60), st.integers(1, 9))
+def test_edges_ascend_and_span_the_values(values, pieces):
+    edges = edges_of(torch.tensor(values, dtype=torch.float64), pieces)
+    assert len(edges) == pieces + 1
+    assert bool((edges.diff() >= 0).all())
+    assert edges[-1].item() <= max(values)
+    assert edges[0].item() >= min(values)
+
+
+def test_pieces_tell_frequent_values_from_the_rest():
+    """90% zeros: the other values still get all ranges but one."""
+    values = torch.cat([torch.zeros(900), torch.arange(1, 101).float()])
+    edges = edges_of(values, 8)
+    assert edges[0] == 0
+    assert len(torch.unique(edges)) == 9
+
+
+def test_pieces_are_monotone_and_bounded():
+    layer = Pieces(columns=2, pieces=4)
+    layer.fit(torch.randn(500, 2))
+    x = torch.linspace(-50, 50, 101)[:, None].expand(-1, 2)
+    out = layer(x)[:, 2:]
+    assert bool((out.diff(dim=0) >= 0).all())
+    assert 0 <= out.min() <= out.max() <= 1
+
+
+def test_a_constant_or_enormous_column_does_no_harm():
+    layer = Pieces(columns=2, pieces=4)
+    rows = torch.stack([torch.ones(50), torch.linspace(-1e30, 1e30, 50)], dim=1)
+    layer.fit(rows)
+    assert bool(layer(rows).isfinite().all())
+
+
+def test_a_network_with_pieces_is_the_same_after_saving(tmp_path):
+    from codauc import load_model, save_model
+
+    net = TabularNet(numbers=2, categories=[3], widths=[4], pieces=3)
+    x = torch.cat([torch.randn(40, 2), torch.randint(0, 3, (40, 1)).float()], dim=1)
+    net.fit_pieces(x)
+    save_model(tmp_path / "net.safetensors", net, calibration=Calibration(2.0, -1.0))
+    saved = load_model(tmp_path / "net.safetensors")
+    assert torch.equal(saved.model(x), net(x))
+    assert saved.calibration == (2.0, -1.0)
+
+
+def test_calibrated_scores_are_probabilities():
+    rng = np.random.default_rng(0)
+    truth = rng.normal(-2, 1.5, 20_000)
+    labels = rng.random(20_000) < 1 / (1 + np.exp(-truth))
+    scale, shift = calibrate(3 * truth + 5, labels)
+    assert scale == pytest.approx(1 / 3, rel=0.05)
+    assert shift == pytest.approx(-5 / 3, rel=0.05)
+
+
+@pytest.mark.parametrize("scores", [[0, 0, 0, 0.0], [1, 2, 3, 4.0], [1e30, 2e30, -1e30, 0.0]])
+def test_calibration_of_odd_scores_is_finite(scores):
+    labels = np.array([0, 0, 1, 1], bool)
+    scale, shift = calibrate(np.array(scores), labels)
+    assert math.isfinite(scale)
+    assert math.isfinite(shift)
+    assert scale > 0
+
+
+def test_scores_in_the_wrong_order_are_left_alone():
+    assert calibrate(np.arange(50.0), np.arange(50) < 10) == Calibration()
+
+
+@given(st.lists(st.tuples(st.integers(-3, 3), st.booleans()), min_size=2, max_size=60))
+def test_average_precision_is_scikit_learns(pairs):
+    from sklearn.metrics import average_precision_score
+
+    scores = np.array([float(score) for score, _ in pairs])
+    labels = np.array([label for _, label in pairs])
+    if labels.any() and not labels.all():
+        assert average_precision(scores, labels) == pytest.approx(
+            average_precision_score(labels, scores), abs=1e-12
+        )
