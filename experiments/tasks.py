@@ -185,6 +185,16 @@ def shirts(folder: Path) -> Task:
     return Task(x, (y == 6).astype(int))
 
 
+def thinned(folder: Path, task: Callable[[Path], Task], share: float) -> Task:
+    """A task in which all but a share of the positives are left out, at random."""
+    x, y = task(folder)
+    positives = np.flatnonzero(y)
+    count = round(share * (len(y) - len(positives)) / (1 - share))
+    kept = np.random.default_rng(0).choice(positives, count, replace=False)
+    rows = np.sort(np.concatenate([np.flatnonzero(y == 0), kept]))
+    return Task(x.iloc[rows].reset_index(drop=True), y[rows])
+
+
 TASKS: dict[str, Callable[[Path], Task]] = {
     "breast cancer": cancer,
     "digits": digits,
@@ -196,7 +206,11 @@ TASKS: dict[str, Callable[[Path], Task]] = {
     "adult": adult,
     **{name: partial(keel, name=name) for name in KEEL},
 }
-OTHERS = {name: partial(keel, name=name) for name in MORE}
+OTHERS: dict[str, Callable[[Path], Task]] = {
+    **{name: partial(keel, name=name) for name in MORE},
+    "adult, 0.5% positive": partial(thinned, task=adult, share=0.005),
+    "bank, 0.2% positive": partial(thinned, task=bank, share=0.002),
+}
 
 
 @cache

@@ -34,6 +34,7 @@ from codauc.optim import PPDSG
 from codauc.ranking import Calibration, calibrate
 from codauc.recipes import SYNC_EVERY, Facts, factor_of, model_arguments, plan, resolve
 from codauc.runs import Record
+from codauc.schedules import Stage
 from codauc.selection import Selection
 
 _EDGE_ROWS = 20_000  # of all workers, to set a table's ranges
@@ -267,28 +268,34 @@ class _Run:
                 callback.on_step(self.step, label, self.group.ledger.rounds)
             if stop():
                 self.coda.ask_to_stop()
-            done = self.opt.steps
-            # all workers have the same model right after a round
-            alike = done % stage.sync_every == 0 or self.same_steps
+            alike, inside = self._alike(stage), self.opt.steps < stage.steps
             if alike and self.window is not None:
                 self.window.add()
             if self.coda.asked_to_stop:
                 break
-            if self.step - last >= every and alike and done < stage.steps:
+            if self.step - last >= every and alike and inside:
                 last = self.step
                 self._look(number)
+
+    def _alike(self, stage: Stage) -> bool:
+        """Whether all workers have the same model now: right after a round that took effect."""
+        done = self.opt.steps
+        after = done % stage.sync_every == 0 and done < stage.steps and not self.coda.delay
+        return self.group.size == 1 or self.same_steps or after
 
     def _average_gradients(self) -> None:
         """Data parallel training: every worker takes the step of the mean gradient."""
         if self.group.size == 1:
             return
+        averager = self.coda.averager
         found = [p.grad for group in self.opt.param_groups for p in group["params"]]
         gradients = [gradient for gradient in found if gradient is not None]
-        message = torch.cat([gradient.flatten() for gradient in gradients]).div_(self.group.size)
-        self.group.sum_(message, "round")
-        for gradient, mean in zip(
-            gradients, torch.split(message, [g.numel() for g in gradients]), strict=True
-        ):
+        wish = gradients[0].new_tensor([float(averager.asking)])
+        message = torch.cat([*(gradient.flatten() for gradient in gradients), wish])
+        self.group.sum_(message.div_(self.group.size), "round")
+        averager.asked = bool(message[-1] > 0)
+        means = torch.split(message[:-1], [gradient.numel() for gradient in gradients])
+        for gradient, mean in zip(gradients, means, strict=True):
             gradient.copy_(mean.view_as(gradient))
 
     def _period(self, sync_every: int) -> int:
