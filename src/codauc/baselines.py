@@ -14,7 +14,6 @@ from codauc.recipes import SYNC_EVERY, plan
 from codauc.running import train
 from codauc.trainer import settle
 
-_ONCE = 10**9  # steps between two rounds: only a stage's end is one
 _WORKERS = 4
 
 
@@ -32,11 +31,11 @@ def ways(settings: RunSettings) -> list[Way]:
     """Cross-entropy twice, then the paper's competitors and CoDA."""
     own, every = settings.recipe.name, settings.communication.sync_every or SYNC_EVERY
     return [
-        Way("bce-data-parallel", "bce", 0, _ONCE, "gradients"),
+        Way("bce-data-parallel", "bce", 0, "once", "gradients"),
         Way("bce-local-steps", "bce", 0, every),
         Way("ppd-sg", own, 1, 1),
         Way("np-ppd-sg", own, 0, 1),
-        Way("one-shot", own, 0, _ONCE),
+        Way("one-shot", own, 0, "once"),
         Way("coda", own, 0, every),
     ]
 

@@ -21,6 +21,7 @@ OPTIMIZERS = ("adam", "sgd")
 SCHEDULES = ("cosine", "constant")
 CHOICES = ("steady", "best", "last")
 AVERAGES = ("window", "stage", "none")
+PERIODS = ("theorem", "growing", "once")
 
 
 @dataclass(frozen=True)
@@ -211,7 +212,7 @@ class CommunicationSettings:
         whole("workers", self.workers, least=1, remedy="it is the number K of workers")
         every = self.sync_every
         if isinstance(every, str):
-            choice("sync_every", every, ("theorem", "growing"))
+            choice("sync_every", every, PERIODS)
         elif every is not None:
             whole("sync_every", every, least=1, remedy="use 1 to average after every step")
         whole("delay", self.delay, least=0, remedy="use 0 to wait for every round")

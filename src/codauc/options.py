@@ -14,6 +14,7 @@ from codauc.config import (
     AVERAGES,
     CHOICES,
     OPTIMIZERS,
+    PERIODS,
     RECIPES,
     SCHEDULES,
     DemoSettings,
@@ -73,7 +74,7 @@ _SETTINGS: dict[str, list[tuple[str, str, str, Any, str | None, str]]] = {
     "workers": [
         ("--workers", "communication", "workers", int, "K", "as processes of this machine; torchrun brings its own (1)"),
         ("--simulate", "communication", "simulate", int, "K", "or in this process, one after the other"),
-        ("--sync-every", "communication", "sync_every", "period", "I", "steps between two rounds, or theorem, or growing (32)"),
+        ("--sync-every", "communication", "sync_every", "period", "I", "steps between two rounds, or theorem, growing, once (32)"),
         ("--compress", "communication", "compress", str, "bf16|int8", "send fewer bytes"),
         ("--delay", "communication", "delay", int, "D", "steps that hide a round (0)"),
         ("--timeout", "communication", "timeout", float, "SECONDS", "longest wait for another worker (1800)"),
@@ -329,13 +330,13 @@ def _listed(text: str) -> tuple[str, ...]:
 
 
 def _period(text: str) -> int | str:
-    if text in ("theorem", "growing"):
+    if text in PERIODS:
         return text
     try:
         return int(text)
     except ValueError:
         raise argparse.ArgumentTypeError(
-            f"{text!r}: expected a number of steps, theorem or growing"
+            f"{text!r}: expected a number of steps, {', '.join(PERIODS)}"
         ) from None
 
 

@@ -11,6 +11,7 @@ from codauc.config import CommunicationSettings, Recipe, RecipeSettings
 from codauc.schedules import Stage, geometric
 
 SYNC_EVERY = 32
+_NEVER = 10**9  # steps between two rounds: a stage's end is the only one
 _GROWING = 8  # the first stage's, if the period grows
 _WARM_UP = 0.05  # the share of the run in which the step size rises
 _MANY = 1000  # positives with which cross-entropy counts as much as the min-max objective
@@ -141,6 +142,8 @@ def _period(communication: CommunicationSettings, lr: float, growth: int, worker
         return max(1, math.floor(1 / math.sqrt(workers * lr)))
     if every == "growing":
         return _GROWING * growth
+    if every == "once":
+        return _NEVER
     return every if isinstance(every, int) else SYNC_EVERY
 
 

@@ -93,6 +93,8 @@ def _row(name: str, run: Material) -> list[str]:
     parts = [run.setting("recipe", "name"), model.get("name") if isinstance(model, dict) else None]
     precision, sent, seconds = map(run.value, ("average_precision", "bytes_per_worker", "seconds"))
     every = run.setting("communication", "sync_every")
+    if run.setting("communication", "averages") == "gradients":
+        every = 1
     return [
         name,
         "/".join(str(part) for part in parts if part) or "-",
