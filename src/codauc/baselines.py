@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -10,6 +9,7 @@ from typing import NamedTuple
 from codauc.config import Recipe, RunSettings
 from codauc.data.opening import open_data
 from codauc.group import LocalGroup
+from codauc.progress import note
 from codauc.recipes import SYNC_EVERY, plan
 from codauc.running import train
 from codauc.trainer import settle
@@ -43,7 +43,7 @@ def ways(settings: RunSettings) -> list[Way]:
 def run_baselines(
     settings: RunSettings, out: Path, *, overwrite: bool = False, quiet: bool = True
 ) -> list[Path]:
-    """Run them one after the other; return their directories.
+    """Run them one after the other, until one is interrupted; return their directories.
 
     All take the same number of steps, with the same batches a worker; PPD-SG's one worker has all
     the data.
@@ -57,9 +57,11 @@ def run_baselines(
     folders = []
     for way in ways(settings):
         if not quiet:
-            print(f"{way.name}:", file=sys.stderr)
+            note(f"{way.name}:")
         folders.append(out / way.name)
-        train(_as(settings, way), folders[-1], overwrite=overwrite, quiet=quiet)
+        summary = train(_as(settings, way), folders[-1], overwrite=overwrite, quiet=quiet)
+        if summary["interrupted"]:
+            break
     return folders
 
 

@@ -21,10 +21,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if command is None:
         top.print_help()
         return 0
-    if command == "completion":
-        print(completion(options["shell"], top))
-        return 0
     try:
+        if command == "completion":
+            print(completion(options["shell"], top), flush=True)
+            return 0
         from codauc.commands import COMMANDS  # torch: not for help, nor for a wrong option
 
         return COMMANDS[command](options)

@@ -28,14 +28,13 @@ Options = dict[str, Any]
 
 def train(options: Options) -> int:
     """Train, print the result, and name the report."""
-    from codauc.running import free_folder
     from codauc.running import train as run
 
     settings = settings_of(options)
-    out = options["out"] or free_folder(settings.data.source)
+    _look_here(settings, options)
     summary = run(
         settings,
-        out,
+        options["out"],
         overwrite=options["overwrite"],
         quiet=options["quiet"] or options["json"],
         tensorboard=options["tensorboard"],
@@ -44,23 +43,35 @@ def train(options: Options) -> int:
     if not summary:  # under torchrun: another worker tells
         return 0
     if options["json"]:
-        print(json.dumps({"run": str(out), **summary}))
+        say(json.dumps(summary))
     else:
-        print("\n".join([*_told(summary), f"Report: {Path(out) / REPORT}"]))
+        say("\n".join([*_told(summary), f"Report: {Path(summary['run']) / REPORT}"]))
     return 130 if summary["interrupted"] else 0
+
+
+def say(text: str) -> None:
+    """Print the result; the reader of a pipe may have enough."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _look_here(settings: RunSettings, options: Options) -> None:
+    """Let modules of the current directory be found, here and by workers, if some are named."""
+    named = [settings.model.name, *options.get("callback", [])]
+    if any(":" in name for name in named) and os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
 
 
 def _callback(path: str) -> Any:
     module, _, name = path.partition(":")
-    sys.path.insert(0, os.getcwd())
     try:
         return getattr(importlib.import_module(module), name)()
     except (ImportError, AttributeError, ValueError) as error:
         raise ValueError(
             f"--callback {path}: {error}; expected package.module:Name of a codauc.Callback."
         ) from error
-    finally:
-        sys.path.pop(0)
 
 
 def _told(summary: dict[str, Any]) -> list[str]:
@@ -105,9 +116,9 @@ def evaluate(options: Options) -> int:
         "positives": int(labels.sum()),
     }
     if options["json"]:
-        print(json.dumps(result))
+        say(json.dumps(result))
     else:
-        print(
+        say(
             f"AUC {auc.value:.4f} (95% interval {auc.low:.4f} to {auc.high:.4f}), average "
             f"precision {result['average_precision']:.4f}; {len(rows)} samples, "
             f"{result['positives']} positive."
@@ -138,9 +149,9 @@ def predict(options: Options) -> int:
     finally:
         partial.unlink(missing_ok=True)
     if options["json"]:
-        print(json.dumps({"out": str(out), "rows": len(rows)}))
+        say(json.dumps({"out": str(out), "rows": len(rows)}))
     elif not options["quiet"]:
-        print(f"{len(rows)} rows: {out}")
+        say(f"{len(rows)} rows: {out}")
     return 0
 
 
@@ -152,10 +163,10 @@ def _scored(options: Options) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any] 
 
     settings, saved = _loaded(options)
     data = replace(settings.data, source=options["source"], own=False, test=None)
-    if options["target"] is not None or not options["source"].endswith(".npy"):
-        data = replace(data, target=options["target"])
-    if settings.data.images is not None:
-        data = replace(data, target=options["target"] or settings.data.target)
+    target = options["target"]
+    if target is None and settings.data.images is not None:
+        target = settings.data.target
+    data = replace(data, target=target, drop=options["drop"] or ())
     part = open_whole(data, LocalGroup(), saved.encoder)
     scale, shift = saved.calibration
     scores = scale * scores_of(saved.model, part).astype(np.float64) + shift
@@ -217,11 +228,11 @@ def compare(options: Options) -> int:
     out: Path = options["out"]
     out.write_text(text, encoding="utf-8")
     if options["json"]:
-        print(json.dumps([{"run": str(run.path), **run.summary()} for run in runs]))
+        say(json.dumps([run.summary() for run in runs]))
     else:
-        print(table(header, rows))
+        say(table(header, rows))
         if not options["quiet"]:
-            print(f"Picture: {out}")
+            say(f"Picture: {out}")
     return 0
 
 
@@ -234,7 +245,7 @@ def report(options: Options) -> int:
         out = folder.write(REPORT, text)
     else:
         out.write_text(text, encoding="utf-8")
-    print(f"Report: {out}")
+    say(f"Report: {out}")
     return 0
 
 
@@ -249,29 +260,33 @@ def export(options: Options) -> int:
     shape = RunFolder(options["run"]).summary().get("shape") or None
     del settings
     export_onnx(saved, out, shape=None if shape is None else tuple(shape))
-    print(f"ONNX: {out}")
+    say(f"ONNX: {out}")
     return 0
 
 
 def baselines(options: Options) -> int:
     """Train in six ways, print one table."""
     from codauc.baselines import run_baselines
-    from codauc.running import free_folder
+    from codauc.running import made_free
 
     settings = settings_of(options)
-    out = options["out"] or free_folder(f"{Path(settings.data.source).name}-baselines")
+    _look_here(settings, options)
+    name = Path(settings.data.source).name.split(".")[0]
+    out = options["out"] or made_free(f"{name}-baselines")
     quiet = options["quiet"] or options["json"]
     folders = run_baselines(settings, Path(out), overwrite=options["overwrite"], quiet=quiet)
     runs = [RunFolder(folder) for folder in folders]
+    cut = runs[-1].summary()["interrupted"]
+    runs = runs[:-1] if cut and len(runs) > 1 else runs
     if options["json"]:
-        print(json.dumps([{"run": str(run.path), **run.summary()} for run in runs]))
+        say(json.dumps([run.summary() for run in runs]))
     else:
-        print(table(*comparison_rows(runs)))
+        say(table(*comparison_rows(runs)))
     target = Path(out) / "comparison.html"
     target.write_text(comparison_page(runs), encoding="utf-8")
     if not quiet:
-        print(f"Picture: {target}")
-    return 0
+        say(f"Picture: {target}")
+    return 130 if cut else 0
 
 
 def demo(options: Options) -> int:

@@ -48,11 +48,14 @@ class DataSettings:
     """Where the samples come from, which are positive, and how they are parted.
 
     `images` with a CSV as source is the directory of the files that its `file_column` names.
+    `negative` is written by a run on images: the other classes that it met. With `own` the source
+    may hold {rank}, the worker's number.
     """
 
     source: str = ""
     target: str | None = None
     positive: tuple[str, ...] = ()
+    negative: tuple[str, ...] = ()
     keep_negatives: float = 1.0
     test: str | None = None
     test_fraction: float = 0.2
@@ -69,7 +72,9 @@ class DataSettings:
     channels: int | None = None
 
     def __post_init__(self) -> None:
-        _tuples(self, "positive", "drop", "categories")
+        _check_types(self)
+        _tuples(self, "positive", "negative", "drop", "categories")
+        _check_text("source", self.source)
         remedy = "it is the share of samples, such as 0.2"
         real("test_fraction", self.test_fraction, least=0, below=1, remedy=remedy)
         real("validation_fraction", self.validation_fraction, least=0, below=1, remedy=remedy)
@@ -89,6 +94,9 @@ class ModelSettings:
     name: str = "auto"
     arguments: dict[str, Any] = field(default_factory=dict)
     pretrained: str | None = None
+
+    def __post_init__(self) -> None:
+        _check_types(self)
 
 
 @dataclass(frozen=True)
@@ -126,6 +134,7 @@ class RecipeSettings:
     initial_bias: bool | None = None
 
     def __post_init__(self) -> None:
+        _check_types(self)
         choice("recipe", self.name, RECIPES)
         for name, options in _RECIPE_CHOICES.items():
             if getattr(self, name) is not None:
@@ -209,6 +218,7 @@ class CommunicationSettings:
     averages: str = "weights"
 
     def __post_init__(self) -> None:
+        _check_types(self)
         whole("workers", self.workers, least=1, remedy="it is the number K of workers")
         every = self.sync_every
         if isinstance(every, str):
@@ -233,6 +243,8 @@ class RunSettings:
 
     def __post_init__(self) -> None:
         whole("seed", self.seed, least=0, remedy="any whole number gives a run of its own")
+        if not isinstance(self.device, str):
+            raise ValueError(f"device={self.device!r}: expected a text such as cpu or cuda.")
 
     def with_changes(self, table: str, **values: Any) -> RunSettings:
         """The same with other values in one of its tables.
@@ -285,6 +297,38 @@ def _table(path: str, name: str, value: Any) -> Any:
     for key in value:
         choice(f"{path}: the name in [{name}]", key, tuple(f.name for f in fields(kind)))
     return known_arguments(kind)(**value)
+
+
+_KINDS: dict[str, tuple[type, ...]] = {
+    "str": (str,),
+    "bool": (bool,),
+    "int": (int,),
+    "float": (int, float),
+    "dict[str, Any]": (dict,),
+    "tuple[str, ...]": (tuple, list, str, int),
+    "None": (type(None),),
+}
+
+
+def _check_types(settings: Any) -> None:
+    """Raise where a value is of another kind than its field: files may hold anything."""
+    for each in fields(settings):
+        value, names = getattr(settings, each.name), str(each.type).split(" | ")
+        kinds = tuple(kind for name in names for kind in _KINDS[name])
+        numbers = isinstance(value, bool) and "bool" not in names and bool not in kinds
+        if not isinstance(value, kinds) or (numbers and "tuple[str, ...]" not in names):
+            raise ValueError(
+                f"{each.name}={value!r}: expected {' or '.join(n for n in names if n != 'None')}."
+            )
+
+
+def _check_text(name: str, text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            f"{name}={text!r} is not of letters that UTF-8 has ({error.reason}): rename it."
+        ) from None
 
 
 def _tuples(settings: Any, *names: str) -> None:

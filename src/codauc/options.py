@@ -7,6 +7,7 @@ import difflib
 import re
 import tomllib
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -18,6 +19,7 @@ from codauc.config import (
     RECIPES,
     SCHEDULES,
     DemoSettings,
+    RecipeSettings,
     RunSettings,
 )
 from codauc.version import __version__
@@ -187,6 +189,12 @@ def _on_runs(commands: Any) -> None:
         command.add_argument("source", metavar="DATA", help="as for codauc train")
         command.add_argument("--model", metavar="MODULE:NAME", help="the network, if it is your own")  # fmt: skip
         command.add_argument("--target", metavar="COLUMN", help="labels, if they are elsewhere now")
+        command.add_argument(
+            "--drop",
+            type=_listed,
+            metavar="COL[,COL...]",
+            help="columns that training did not have",
+        )
     predict.add_argument("--out", metavar="FILE", type=Path, required=True, help=".parquet, .csv or .npy")  # fmt: skip
     predict.add_argument("--overwrite", action="store_true", help="replace the file")
     for command in (evaluate, predict):
@@ -291,6 +299,8 @@ def settings_of(options: dict[str, Any]) -> RunSettings:
         except (OSError, UnicodeDecodeError) as error:
             raise ValueError(f"{path} cannot be read ({error}): expected a config.toml.") from error
         settings = RunSettings.from_toml(text, str(path))
+        if options.get("recipe", settings.recipe.name) != settings.recipe.name:
+            settings = replace(settings, recipe=RecipeSettings())  # its values are another's
     tables: dict[str, dict[str, Any]] = {}
     for option, (_, table, name, *_) in _TABLE_OF.items():
         dest = option.removeprefix("--").replace("-", "_")

@@ -26,11 +26,12 @@ import torch
 
 from codauc.group import Group, GroupError
 from codauc.group.distributed import distributed
-from codauc.interrupts import listen_as_a_worker
+from codauc.interrupts import listen_as_a_worker, telling
 from codauc.streams import seed_everything
 
 R = TypeVar("R")
 
+_NOTICE = "asked-to-end"  # the file that tells workers who start late
 _PDEATHSIG = 1  # prctl: the signal to get when the parent ends
 
 
@@ -68,8 +69,10 @@ def run_processes(
             **(_without_interrupt(LaunchConfig) if patient else {}),
         )
         arguments = (function, seed, timeout, directory, os.getpid(), patient)
+        hearing = telling(Path(directory) / _NOTICE) if patient else contextlib.nullcontext()
         try:
-            results = elastic_launch(config, _work)(*arguments)
+            with hearing:
+                results = elastic_launch(config, _work)(*arguments)
         except ChildFailedError as error:
             codes = {rank: failure.exitcode for rank, failure in error.failures.items()}
             raise _failure(Path(directory), codes, workers) from None
@@ -92,7 +95,7 @@ def _work(
     """The body of a worker's process."""
     _end_with(parent)
     if patient:
-        listen_as_a_worker()
+        listen_as_a_worker(Path(directory) / _NOTICE)
     rank = int(os.environ["RANK"])
     (Path(directory) / f"{rank}.began").touch()
     try:

@@ -122,6 +122,14 @@ class Progress:
             self._stream, self._terminal = None, False
 
 
+def note(text: str) -> None:
+    """A line on standard error; one that cannot be written to is no reason to stop."""
+    try:
+        print(text, file=sys.stderr, flush=True)
+    except (OSError, ValueError, AttributeError):
+        return
+
+
 def _is_terminal(stream: TextIO | None) -> bool:
     try:
         return stream is not None and stream.isatty()

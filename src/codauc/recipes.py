@@ -13,6 +13,7 @@ from codauc.schedules import Stage, geometric
 SYNC_EVERY = 32
 _NEVER = 10**9  # steps between two rounds: a stage's end is the only one
 _GROWING = 8  # the first stage's, if the period grows
+_LONGEST = 1e9  # steps of a run
 _WARM_UP = 0.05  # the share of the run in which the step size rises
 _MANY = 1000  # positives with which cross-entropy counts as much as the min-max objective
 _EPOCHS, _LEAST_STEPS, _MOST_STEPS = 40, 1000, 4000
@@ -70,6 +71,11 @@ def resolve(recipe: RecipeSettings, workers: int, facts: Facts) -> Recipe:
     >>> resolve(RecipeSettings(name="paper", lr=0.01), 4, Facts(1000, 100, False)).stages
     3
     """
+    if recipe.name == "bce" and recipe.warm_start not in (None, 1.0):
+        raise ValueError(
+            f"warm_start={recipe.warm_start:g} with recipe bce: expected 1, cross-entropy alone; "
+            "leave it out, or use the default recipe."
+        )
     usual = PAPER if recipe.name == "paper" else _default(recipe, workers, facts)
     values = {f.name: getattr(recipe, f.name) for f in fields(recipe)}
     said = {name: value for name, value in values.items() if value is not None}
@@ -85,6 +91,7 @@ def _default(recipe: RecipeSettings, workers: int, facts: Facts) -> Recipe:
     total = _EPOCHS * facts.samples / (batch * workers)
     total = min(max(total, _LEAST_STEPS), _MOST_STEPS)
     stages, factor = recipe.stages or Recipe.stages, recipe.factor or Recipe.factor
+    geometric(1.0, 1, stages, factor=factor)  # refuses what could not be counted
     parts = sum(factor**s for s in range(stages))
     return Recipe(
         name=recipe.name,
@@ -130,6 +137,11 @@ def plan(recipe: Recipe, communication: CommunicationSettings) -> Plan:
     if r.warm_start == 1:
         return Plan(tuple(replace(stage, estimate_ab=True) for stage in stages), len(stages))
     total = sum(stage.steps for stage in stages)
+    if total / (1 - r.warm_start) > _LONGEST:
+        raise ValueError(
+            f"warm_start={r.warm_start:g} before {total} steps: expected a run of at most "
+            f"{_LONGEST:g} steps in all; use less, or 1 for cross-entropy alone."
+        )
     warm = replace(first, steps=max(1, round(total * r.warm_start / (1 - r.warm_start))))
     return Plan((warm, *stages), 1)
 

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import replace
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from torch import nn
 
 from codauc import interrupts
+from codauc.agreement import together
 from codauc.callbacks import Callback
 from codauc.config import RunSettings
 from codauc.data.opening import Opened, open_data
 from codauc.group import Group
 from codauc.launching import launch
 from codauc.metrics import auc_interval
-from codauc.progress import Progress
+from codauc.models import build
+from codauc.progress import Progress, note
 from codauc.ranking import average_precision
 from codauc.report.page import page
 from codauc.runs import CONFIG, METRICS, MODEL, REPORT, SCORES, SUMMARY, History, Record, RunFolder
@@ -90,21 +92,31 @@ class Files(Callback):
 
 def train(
     settings: RunSettings,
-    out: str | Path,
+    out: str | Path | None = None,
     *,
     overwrite: bool = False,
     quiet: bool = True,
     tensorboard: bool = False,
     callbacks: Sequence[Callback] = (),
 ) -> dict[str, Any]:
-    """Train as `settings` say, into the directory `out`; return what summary.json holds."""
-    folder = RunFolder(out)
-    prepare(folder, overwrite=overwrite)
-    parts = settings.communication
+    """Train as `settings` say, into the directory `out`; return what summary.json holds.
+
+    Without `out` the directory is the first of runs/NAME-1, runs/NAME-2, ... that is free; the
+    summary's "run" is its path. Under torchrun only worker 0 returns a summary, the others {}.
+    """
+    parts, under_torchrun = settings.communication, "RANK" in os.environ
+    if out is not None:
+        check_free(RunFolder(out), overwrite=overwrite)
+    if settings.data.own and parts.workers > 1 and "{rank}" not in settings.data.source:
+        raise ValueError(
+            f"own with {settings.data.source} for {parts.workers} workers: expected a file for "
+            "each of them; write {rank} for the worker's number in its name."
+        )
     work = partial(
         _work,
         settings=settings,
-        out=str(out),
+        out=None if out is None else str(out),
+        overwrite=overwrite,
         quiet=quiet,
         tensorboard=tensorboard,
         callbacks=tuple(callbacks),
@@ -112,7 +124,7 @@ def train(
     with interrupts.listening(partial(_told, quiet)):
         results = launch(
             work,
-            workers=parts.workers,
+            workers=None if under_torchrun else parts.workers,
             simulate=parts.simulate,
             seed=settings.seed,
             timeout=parts.timeout,
@@ -123,11 +135,11 @@ def train(
 
 def _told(quiet: bool) -> None:
     if not quiet:
-        print("\nEnding with what there is; Ctrl-C again to leave at once.", file=sys.stderr)
+        note("\nEnding with what there is, at the next round; Ctrl-C again to leave at once.")
 
 
-def prepare(folder: RunFolder, *, overwrite: bool) -> None:
-    """Make the directory; refuse one with a run in it, or clear it if told to."""
+def check_free(folder: RunFolder, *, overwrite: bool) -> None:
+    """Refuse a directory with a run in it, unless told to lose it."""
     if folder.path.exists() and not folder.path.is_dir():
         raise ValueError(f"{folder.path} is a file: expected a directory for the run.")
     if folder.finished and not overwrite:
@@ -135,36 +147,72 @@ def prepare(folder: RunFolder, *, overwrite: bool) -> None:
             f"{folder.path} already holds a run: expected another directory; choose one with "
             "--out, or say --overwrite to lose it."
         )
-    folder.path.mkdir(parents=True, exist_ok=True)
-    for name in (CONFIG, METRICS, SUMMARY, MODEL, SCORES, REPORT):
-        with suppress(FileNotFoundError):
-            (folder / name).unlink()
+
+
+@contextmanager
+def claimed(
+    out: str | None, source: str, group: Group, *, overwrite: bool
+) -> Iterator[RunFolder | None]:
+    """Worker 0's directory, made and emptied, which no other run may use meanwhile."""
+    stack = ExitStack()
+
+    def claim() -> RunFolder | None:
+        if group.rank:
+            return None
+        folder = RunFolder(made_free(source) if out is None else out)
+        folder.path.mkdir(parents=True, exist_ok=True)
+        stack.enter_context(folder.locked())
+        check_free(folder, overwrite=overwrite)
+        for name in (CONFIG, METRICS, SUMMARY, MODEL, SCORES, REPORT):
+            with suppress(FileNotFoundError):
+                (folder / name).unlink()
+        return folder
+
+    with stack:
+        yield together(group, claim, "start")
 
 
 def _work(
     group: Group,
     settings: RunSettings,
-    out: str,
+    out: str | None,
+    overwrite: bool,
     quiet: bool,
     tensorboard: bool,
     callbacks: tuple[Callback, ...],
 ) -> dict[str, Any] | None:
     """One worker's part; worker 0 writes the files and returns the summary."""
     if not quiet and group.rank == 0:
-        print(f"Reading {settings.data.source} ...", file=sys.stderr, flush=True)
+        note(f"Reading {settings.data.source} ...")
     opened = open_data(settings.data, group, settings.seed)
     settled = settle(settings, opened, group.size)
-    folder = RunFolder(out)
-    watching: list[Callback] = []
-    if group.rank == 0:
-        watching = [Files(folder, opened), *callbacks]
-        watching += [TensorBoard(folder.path)] if tensorboard else []
-        watching += [] if quiet else [Bar()]
-    trained = fit(settled, opened, group, watching, stop=interrupts.asked)
-    test = _test(trained, opened, group)
-    if group.rank:
-        return None
-    summary = summarise(trained, opened, test)
+    together(group, lambda: _try_model(settled), "start")  # before an old run is lost
+    with claimed(out, settings.data.source, group, overwrite=overwrite) as folder:
+        watching: list[Callback] = []
+        if folder is not None:
+            watching = [Files(folder, opened), *callbacks]
+            watching += [TensorBoard(folder.path)] if tensorboard else []
+            watching += [] if quiet else [Bar()]
+        trained = fit(settled, opened, group, watching, stop=interrupts.asked)
+        test = _test(trained, opened, group)
+        return None if folder is None else _finished(folder, trained, opened, test, watching)
+
+
+def _try_model(settings: RunSettings) -> None:
+    """Raise if the network cannot be made."""
+    with torch.random.fork_rng([]):
+        build(settings.model.name, **settings.model.arguments)
+
+
+def _finished(
+    folder: RunFolder,
+    trained: Trained,
+    opened: Opened,
+    test: tuple[Any, Any] | None,
+    watching: list[Callback],
+) -> dict[str, Any]:
+    """The end's files; returns the summary."""
+    summary = {"run": str(folder.path), **summarise(trained, opened, test)}
     save_model(folder / MODEL, trained.model, opened.encoder, trained.calibration)
     if test is not None:
         folder.write_scores(*test)
@@ -233,12 +281,15 @@ def summarise(trained: Trained, opened: Opened, test: tuple[Any, Any] | None) ->
     }
 
 
-def free_folder(source: str, root: Path = Path("runs")) -> Path:
-    """The first of runs/NAME-1, runs/NAME-2, ... that does not exist."""
+def made_free(source: str, root: Path = Path("runs")) -> Path:
+    """The first of runs/NAME-1, runs/NAME-2, ... that does not exist, made."""
     name = Path(source).name.split(".")[0] or "run"
-    return next(p for i in range(1, 10**6) if not (p := root / f"{name}-{i}").exists())
-
-
-def with_source(settings: RunSettings, changes: Mapping[str, Any]) -> RunSettings:
-    """The settings with other data."""
-    return replace(settings, data=replace(settings.data, **changes))
+    root.mkdir(parents=True, exist_ok=True)
+    number = 1
+    while True:
+        try:
+            (path := root / f"{name}-{number}").mkdir()
+        except FileExistsError:
+            number += 1
+        else:
+            return path

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import tomllib
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, fields
 from io import BytesIO
 from pathlib import Path
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 
 CONFIG, METRICS, SUMMARY = "config.toml", "metrics.jsonl", "summary.json"
 MODEL, SCORES, REPORT = "model.safetensors", "test_scores.npz", "report.html"
+LOCK = ".lock"
 _PARTIAL = ".partial"  # the end of the name of what is not yet whole
 
 
@@ -75,6 +77,23 @@ class RunFolder:
     def finished(self) -> bool:
         """Whether a run ended here, so that there is something to lose."""
         return (self / SUMMARY).exists() or (self / MODEL).exists()
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """No other process may write here meanwhile; the lock ends when this one does."""
+        path = self / LOCK
+        with path.open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                raise ValueError(
+                    f"another run is being written to {self.path}: expected a directory of its "
+                    "own; choose another --out."
+                ) from error
+            try:
+                yield
+            finally:
+                path.unlink(missing_ok=True)
 
     def write(self, name: str, content: str | bytes) -> Path:
         """Write a file under another name, then rename it."""

@@ -75,9 +75,12 @@ def settle(settings: RunSettings, opened: Opened, workers: int) -> RunSettings:
         elif opened.shape and "in_channels" not in arguments and name.startswith("resnet"):
             arguments = {"in_channels": opened.shape[0], **arguments}
     model = replace(settings.model, name=name, arguments=arguments)
+    data = settings.data
+    if opened.encoder is None:  # by name, as other images may have other classes
+        data = replace(data, positive=opened.positive, negative=opened.negative)
     every = settings.communication.sync_every or (SYNC_EVERY if workers > 1 else None)
     communication = replace(settings.communication, workers=workers, sync_every=every)
-    return replace(settings, recipe=recipe, model=model, communication=communication)
+    return replace(settings, data=data, recipe=recipe, model=model, communication=communication)
 
 
 def _inputs(opened: Opened) -> int:
@@ -110,13 +113,13 @@ def make_model(settings: RunSettings, rows: Tensor, ratio: float) -> nn.Module:
     """The network of settled settings; `rows` are some inputs, `ratio` the share of positives."""
     chosen, recipe = settings.model, settings.recipe
     model = build(chosen.name, **chosen.arguments)
-    if chosen.pretrained is not None:
-        load_pretrained(model, chosen.pretrained)
     if isinstance(model, TabularNet):
         model.fit_pieces(rows)
     head = getattr(model, "head", None)
     if recipe.initial_bias and isinstance(head, nn.Linear) and head.bias is not None:
         nn.init.constant_(head.bias, math.log(ratio / (1 - ratio)))
+    if chosen.pretrained is not None:
+        load_pretrained(model, chosen.pretrained)
     return model
 
 

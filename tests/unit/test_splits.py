@@ -16,7 +16,7 @@ from codauc.group import LocalGroup
 
 
 @given(
-    st.integers(4, 60), st.integers(4, 200), st.floats(0, 0.4), st.floats(0, 0.4), st.integers(0, 9)
+    st.integers(4, 60), st.integers(4, 200), st.floats(0, 0.3), st.floats(0, 0.3), st.integers(0, 9)
 )
 def test_parts_are_disjoint_complete_and_stratified(positives, negatives, test, validation, seed):
     labels = torch.arange(positives + negatives) < positives

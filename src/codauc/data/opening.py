@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -93,9 +93,17 @@ def open_data(
     Which samples are for training, validation and testing is decided by `seed` and the labels, not
     by the number of workers. What is learnt of a table's columns comes from the training part.
     """
-    if _is_table(settings):
+    settings = replace(settings, source=_own(settings, group))
+    if together(group, lambda: _is_table(settings), "start"):
         return _open_table(settings, group, seed, progress)
+    for name in ("silo", "own"):
+        if getattr(settings, name):
+            raise ValueError(f"{name} with images: expected a table; leave it out.")
     return _open_images(settings, group, seed)
+
+
+def _own(settings: DataSettings, group: Group) -> str:
+    return settings.source.replace("{rank}", str(group.rank)) if settings.own else settings.source
 
 
 def open_whole(
@@ -111,13 +119,29 @@ def open_whole(
             encoder=_known(encoder, settings),
             nan=settings.nan,
             own=settings.own,
+            drop=settings.drop,
             progress=progress,
         )
         return _part(table)
     images = together(group, lambda: _images(settings, labelled=False), "start")
     x, y = (images.x, images.y) if images.test_x is None else (images.test_x, images.test_y)
-    labels = None if y is None or not images.classes else _binary(settings, y, images.classes)
+    labels = _known_labels(settings, y, images.classes)
     return _share(x, labels, torch.arange(len(x)), group, settings, seed=0)
+
+
+def _known_labels(settings: DataSettings, y: Tensor | None, classes: list[Any]) -> Tensor | None:
+    """By the classes of training; None where there are none, or not all are known."""
+    names = [str(name) for name in classes]
+    if y is None or not names:
+        return None
+    strange = sorted(set(names) - {*settings.positive, *settings.negative})
+    if strange and settings.negative:
+        raise ValueError(
+            f"{settings.source} has the classes {listed(strange)}: expected those of training, "
+            f"{listed((*settings.positive, *settings.negative))}."
+        )
+    chosen = [i for i, name in enumerate(names) if name in settings.positive]
+    return torch.isin(y, torch.tensor(chosen, dtype=y.dtype))
 
 
 def _known(encoder: Encoder | None, settings: DataSettings) -> Encoder:
@@ -139,7 +163,7 @@ def _is_table(settings: DataSettings) -> bool:
         raise ValueError(_no_such(path))
     if path.is_dir():
         return any(path.glob("*.parquet")) or any(path.glob("*.pq"))
-    return bool(set(_TABLES) & set(path.suffixes[-2:]))
+    return bool(set(_TABLES) & {suffix.lower() for suffix in path.suffixes[-2:]})
 
 
 def _no_such(path: Path) -> str:
@@ -306,22 +330,34 @@ def _binary(settings: DataSettings, y: Tensor, classes: list[Any]) -> Tensor:
 
 
 def _images(settings: DataSettings, *, labelled: bool = True) -> _Images:
-    if settings.source == SAMPLE:
-        return _archive(fashion_tiny())
     path = Path(settings.source)
     if settings.images is not None:
         return _image_table(settings, labelled=labelled)
-    for kind, read in ((CIFAR10, cifar10), (CIFAR100, cifar100)):
-        if _holds(path, kind):
-            return _archive(read(path))
-    if path.is_dir() and _holds_idx(path):
-        return _archive(mnist(path))
+    archive = _archive_in(settings.source)
+    if archive is not None and settings.test is not None:
+        raise ValueError(
+            f"--test {settings.test} with {settings.source}, which has a test set of its own: "
+            "leave it out."
+        )
+    if archive is not None:
+        return archive
     if not path.is_dir():
         raise ValueError(
             f"{path}: expected a name that ends in {', '.join(_TABLES)}, an archive of CIFAR, or a "
             "directory of images; rename it to what it is."
         )
     return _folders(settings, path, labelled=labelled)
+
+
+def _archive_in(source: str) -> _Images | None:
+    """The images of a known archive."""
+    path = Path(source)
+    if source == SAMPLE:
+        return _archive(fashion_tiny())
+    for kind, read in ((CIFAR10, cifar10), (CIFAR100, cifar100)):
+        if _holds(path, kind):
+            return _archive(read(path))
+    return _archive(mnist(path)) if path.is_dir() and _holds_idx(path) else None
 
 
 def _archive(images: Any) -> _Images:
@@ -356,13 +392,11 @@ def _folders(settings: DataSettings, path: Path, *, labelled: bool) -> _Images:
     if not labelled and not folders:
         files = sorted(f for f in path.iterdir() if f.name.lower().endswith(SUFFIXES))
         return _Images(ImageFiles(files, size, **scaling), torch.zeros(len(files)).long(), [])
-    if not (train.is_dir() and labelled):
-        found = image_folder(path, size, **scaling)
-        return _Images(found.x, found.y, found.classes)
-    found = image_folder(train, size, **scaling)
-    tests = [path / name for name in _TESTS if (path / name).is_dir()]
+    laid_out = train.is_dir()
+    found = image_folder(train if laid_out else path, size, **scaling)
+    tests = [path / name for name in _TESTS if laid_out and (path / name).is_dir()]
     directory = Path(settings.test) if settings.test else tests[0] if tests else None
-    if directory is None or not any(entry.is_dir() for entry in directory.iterdir()):
+    if directory is None:
         return _Images(found.x, found.y, found.classes)
     other = image_folder(directory, size, **scaling)
     if not set(other.classes) <= set(found.classes):
@@ -378,14 +412,27 @@ def _image_table(settings: DataSettings, *, labelled: bool) -> _Images:
         raise ValueError(
             "images with a table: expected --file-column, the column of file names, and --target."
         )
-    del labelled
-    x, labels = image_table(
-        settings.source,
-        str(settings.images),
-        settings.file_column,
-        settings.target,
-        size=size,
-        **scaling,
-    )
+
+    def read(source: str, target: str | None = settings.target) -> tuple[ImageFiles, list[str]]:
+        column = str(settings.file_column)
+        directory = str(settings.images)
+        return image_table(source, directory, column, str(target), size=size, **scaling)
+
+    try:
+        x, labels = read(settings.source)
+    except ValueError:
+        if labelled:
+            raise
+        x, _ = read(settings.source, settings.file_column)  # without labels
+        return _Images(x, torch.zeros(len(x)).long(), [])
     names, which = np.unique(labels, return_inverse=True)
-    return _Images(x, torch.from_numpy(which), names.tolist())
+    whole = _Images(x, torch.from_numpy(which), names.tolist())
+    if settings.test is None:
+        return whole
+    test_x, test_labels = read(settings.test)
+    strange = sorted(set(test_labels) - set(names.tolist()))
+    if strange:
+        raise ValueError(f"{settings.test} has the labels {listed(strange)}: not in training.")
+    return replace(
+        whole, test_x=test_x, test_y=torch.from_numpy(np.searchsorted(names, test_labels))
+    )

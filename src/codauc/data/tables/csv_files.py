@@ -146,9 +146,9 @@ def _is_number(text: str) -> bool:
 
 def _delimiter(path: Path) -> str:
     """What stands between the names in the first line."""
-    if path.suffix not in (".csv", ".tsv", ".txt", ".gz"):
+    if path.suffix.lower() not in (".csv", ".tsv", ".txt", ".gz"):
         raise ValueError(f"{path}: expected a CSV file, plain or with .gz; unpack it first.")
-    opener: Any = gzip.open if path.suffix == ".gz" else open
+    opener: Any = gzip.open if path.suffix.lower() == ".gz" else open
     with readable(path, "CSV"):
         try:
             with opener(path, "rt", encoding="utf-8-sig", newline="") as file:

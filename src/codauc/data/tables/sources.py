@@ -196,11 +196,12 @@ def open_table(path: Path, known: dict[str, str]) -> TableSource:
     """
     if not path.exists():
         raise ValueError(f"{path} does not exist: expected a CSV, Parquet or Arrow file.")
-    if path.is_dir() or path.suffix in (".parquet", ".pq"):
+    suffixes = [suffix.lower() for suffix in path.suffixes[-2:]]
+    if path.is_dir() or suffixes[-1:] in ([".parquet"], [".pq"]):
         return ParquetTable(path)
-    if path.suffix in (".arrow", ".feather", ".ipc"):
+    if suffixes and suffixes[-1] in (".arrow", ".feather", ".ipc"):
         return ArrowTable(path)
-    if {".csv", ".tsv", ".txt"} & set(path.suffixes[-2:]):
+    if {".csv", ".tsv", ".txt"} & set(suffixes):
         return CSVTable(path, known)
     raise ValueError(
         f"{path}: expected a name that ends in .csv, .tsv, .csv.gz, .parquet, .arrow, .feather, "
