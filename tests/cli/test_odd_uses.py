@@ -205,7 +205,8 @@ def test_weights_to_begin_with_stay_as_they_are(run, codauc, table, tmp_path):
     """A run of one step from a run's model begins where that ended."""
     code, _, error = codauc(
         "train", table, *TINY[:4], "--steps", "1", "--warm-start", "0", "--lr", "1e-12",
-        "--average", "none", "--pretrained", run / "model.safetensors", "--quiet", "--out", tmp_path / "r",
+        "--average", "none", "--pretrained", run / "model.safetensors", "--quiet",
+        "--out", tmp_path / "r",
     )  # fmt: skip
     assert code == 0, error
     first, second = RunFolder(run).summary(), RunFolder(tmp_path / "r").summary()
