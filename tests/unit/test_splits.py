@@ -193,3 +193,33 @@ def test_silos_stay_with_one_worker_in_every_part(tmp_path):
     homes = codauc.launch(work, workers=3, simulate=True)
     assert [home[0] for home in homes] == [{0}, {1}, {2}]
     assert all(home[0] == home[1] == home[2] for home in homes)
+
+
+def test_without_any_split_negatives_are_still_thinned_and_shared_as_asked(tmp_path):
+    rows = [f"{i},{'abc'[i % 3]},{int(i % 4 == 0)}" for i in range(240)]
+    (tmp_path / "h.csv").write_text("\n".join(["x,hospital,y", *rows]))
+    settings = DataSettings(
+        source=str(tmp_path / "h.csv"), target="y", silo="hospital", keep_negatives=0.5,
+        test_fraction=0.0, validation_fraction=0.0,
+    )  # fmt: skip
+
+    def work(group):
+        data = open_data(settings, group)
+        assert data.test is data.validation is None
+        return data.train.counts, set((data.train.rows % 3).tolist())
+
+    results = codauc.launch(work, workers=3, simulate=True)
+    assert sum(count.samples for count in results[0][0]) == 60 + 90
+    assert [home for _, home in results] == [{0}, {1}, {2}]
+
+
+def test_a_shared_test_file_is_counted_once_where_workers_own_their_data(tmp_path):
+    for rank in (0, 1):
+        rows = [f"{i},{int(i % 4 == 0)}" for i in range(rank, 200 + rank)]
+        (tmp_path / f"d{rank}.csv").write_text("\n".join(["x,y", *rows]))
+    settings = DataSettings(
+        source=str(tmp_path / "d{rank}.csv"), target="y", own=True, test=str(tmp_path / "d0.csv")
+    )
+    data = codauc.launch(lambda group: open_data(settings, group), workers=2, simulate=True)
+    assert data[0].test.samples == 200
+    assert data[0].train.samples + data[0].validation.samples == 400
