@@ -39,6 +39,7 @@ class Learner:
     seed: int
     counts: Tensor = field(default_factory=lambda: torch.zeros(2, 1, dtype=torch.int64))
     calls: int = 0
+    mix: float | None = None
     optimizer: dict[str, Any] | None = None
     keys: Tensor = field(default_factory=lambda: torch.empty(0))  # the smallest are kept
     x: Tensor | None = None
@@ -52,7 +53,9 @@ class Learner:
     def learn(self, module: nn.Module, part: Part, recipe: Recipe) -> int:
         """One pass over the rows; returns the number of steps."""
         assert part.y is not None
-        loss = MinMaxAUCLoss(mix=recipe.mix).eval()  # which does not count labels by itself
+        if self.mix is None:
+            self.mix = recipe.mix  # by the first rows, as the objective must not change
+        loss = MinMaxAUCLoss(mix=self.mix).eval()  # which does not count labels by itself
         opt = make_optimizer(module, loss, replace(recipe, average="none"))
         if self.optimizer is None:
             _start(loss, module, part)

@@ -89,7 +89,7 @@ def test_a_stage_may_be_shorter_than_sync_every():
 
 def test_a_stage_holds_plain_numbers_and_is_frozen():
     stage = Stage(np.float32(0.5), np.int64(3), np.int32(2), np.int16(4), np.int8(1))
-    assert [type(x) for x in dataclasses.astuple(stage)] == [float, int, int, int, int]
+    assert [type(x) for x in dataclasses.astuple(stage)] == [float, int, int, int, int, bool]
     assert pickle.loads(pickle.dumps(stage)) == stage == dataclasses.replace(stage)
     with pytest.raises(dataclasses.FrozenInstanceError):
         stage.lr = 1.0
