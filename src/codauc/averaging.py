@@ -247,6 +247,7 @@ def _settings(opt: PPDSG) -> dict[str, Any]:
         "tensors": {name: " ".join(rest) for name, *rest in opt.flat.layout()},
         "other_tensors": [[str(t.dtype), *t.shape] for tensors in _others(opt) for t in tensors],
         "tasks": loss.tasks,
+        "mix": loss.mix,
         "gamma": opt.gamma,
         "max_grad_norm": opt.max_grad_norm,
         "param_groups": groups,

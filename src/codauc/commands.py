@@ -25,6 +25,8 @@ from codauc.runs import MODEL, REPORT, RunFolder
 
 Options = dict[str, Any]
 
+_FEW = 30  # test positives below which an interval says little
+
 
 def train(options: Options) -> int:
     """Train, print the result, and name the report."""
@@ -76,6 +78,8 @@ def _callback(path: str) -> Any:
 
 def _told(summary: dict[str, Any]) -> list[str]:
     lines = [f"Note: {note}" for note in summary["notes"]]
+    if 0 < summary["test_positives"] < _FEW:
+        lines.append(f"Note: only {summary['test_positives']} test positives: a wide interval.")
     if summary["interrupted"]:
         lines.append(f"Interrupted after {summary['steps']} steps; the best model is kept.")
     if summary["test_auc"] is None:
@@ -141,7 +145,7 @@ def predict(options: Options) -> int:
         "probability": 1 / (1 + np.exp(-np.clip(scores, -700, 700))),
     }
     if labels is not None:
-        columns["positive"] = labels
+        columns["label"] = labels
     partial = out.with_name(f".{out.name}.partial")
     try:
         write(partial, columns)

@@ -10,6 +10,7 @@ import math
 import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
@@ -302,8 +303,8 @@ def _table(path: str, name: str, value: Any) -> Any:
 _KINDS: dict[str, tuple[type, ...]] = {
     "str": (str,),
     "bool": (bool,),
-    "int": (int,),
-    "float": (int, float),
+    "int": (Integral,),
+    "float": (Real,),
     "dict[str, Any]": (dict,),
     "tuple[str, ...]": (tuple, list, str, int),
     "None": (type(None),),
@@ -315,11 +316,14 @@ def _check_types(settings: Any) -> None:
     for each in fields(settings):
         value, names = getattr(settings, each.name), str(each.type).split(" | ")
         kinds = tuple(kind for name in names for kind in _KINDS[name])
-        numbers = isinstance(value, bool) and "bool" not in names and bool not in kinds
-        if not isinstance(value, kinds) or (numbers and "tuple[str, ...]" not in names):
+        doubtful = isinstance(value, bool) and not {"bool", "tuple[str, ...]"} & set(names)
+        if not isinstance(value, kinds) or doubtful:
             raise ValueError(
                 f"{each.name}={value!r}: expected {' or '.join(n for n in names if n != 'None')}."
             )
+        if isinstance(value, Real) and not isinstance(value, bool | int | float):  # numpy's
+            plain = int(value) if isinstance(value, Integral) else float(value)
+            object.__setattr__(settings, each.name, plain)
 
 
 def _check_text(name: str, text: str) -> None:

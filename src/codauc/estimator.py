@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from importlib import import_module
 from typing import Any, Self
@@ -25,6 +25,7 @@ from codauc.config import (
 )
 from codauc.data import Encoder
 from codauc.data.opening import Opened, Part
+from codauc.data.shards import ShardCount
 from codauc.data.splits import Split
 from codauc.data.tables import Table, read_table
 from codauc.group import Group
@@ -105,6 +106,7 @@ class AUCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     encoder_: Encoder
     calibration_: Calibration
     _columns: list[str] | None  # of a frame
+    _all_columns: list[str] | None  # with those that are dropped
 
     def __init__(
         self,
@@ -164,6 +166,7 @@ class AUCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def fit(self, X: Any, y: Any) -> Self:
         """Train anew on all of `X` and `y`."""
+        self.__dict__.pop("module_", None)  # one that fails is not fitted
         x = self._checked(X, reset=True)
         labels = self._labels(x, y, reset=True)
         seed = self._seed()
@@ -196,26 +199,34 @@ class AUCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         labels = self._labels(x, y, classes, reset=first)
         if first:
             self._stream = Learner(self._seed())
-            self.encoder_ = _encoder(x, labels, self.categories, self.drop)
+            self.encoder_ = _encoder(x, labels, _names(self.categories))
             self.calibration_, self.history_, self.n_iter_ = Calibration(), [], 0
         stream = self._stream
         part = _part(_read(x, labels, encoder=self.encoder_))
-        stream.counts = stream.counts + _counts(labels)
-        settled = settle(self._settings(stream.seed), _opened(part, None, self.encoder_), 1)
+        seen, stream.counts = stream.counts, stream.counts + _counts(labels)
+        so_far = replace(part, counts=[ShardCount(int(stream.counts.sum()), int(stream.counts[0]))])
+        settled = settle(self._settings(stream.seed), _opened(so_far, None, self.encoder_), 1)
         assert isinstance(settled.recipe, Recipe)
         if first:
             rows = some_rows(part.x, torch.arange(len(part.x)))
             make = self._maker() or partial(make_model, settled, rows, stream.ratio)
-            self.module_ = _quietly(make, stream.seed)
-        learn = partial(stream.learn, self.module_, part, settled.recipe)
-        self.n_iter_ += _quietly(learn, stream.seed + stream.calls)
+            module = _quietly(make, stream.seed)
+        else:
+            module = self.module_
+        try:
+            learn = partial(stream.learn, module, part, settled.recipe)
+            self.n_iter_ += _quietly(learn, stream.seed + stream.calls)
+        except BaseException:
+            stream.counts = seen
+            raise
+        self.module_ = module
         self.calibration_ = stream.calibrated(self.module_) or self.calibration_
         self.best_step_, self.validation_auc_ = self.n_iter_, None
         return self
 
     def decision_function(self, X: Any) -> Array:
         """The log-odds of the positive class, shape [N]; AUC and order are those of the logits."""
-        check_is_fitted(self)
+        check_is_fitted(self, "module_")
         x = read_table(self._checked(X, reset=False), encoder=self.encoder_, nan="missing").x
         scale, shift = self.calibration_
         return scale * logits_of(_exact(self.module_, self.encoder_), x) + shift
@@ -241,13 +252,16 @@ class AUCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if framed and _is_frame(X):
             validate_data(self, X, reset=reset, skip_check_array=True)
             x = X.set_axis([str(name) for name in X.columns], axis=1)
+            x = _without(x, _names(self.drop))
         else:
             options = {"allow_nd": True, "ensure_all_finite": "allow-nan"}
             x = validate_data(self, X, reset=reset, **options)
         if reset:
             self._columns = list(x.columns) if framed else None
+            self._all_columns = [str(name) for name in X.columns] if framed else None
         elif framed and not _is_frame(x):
-            x = import_module("pandas").DataFrame(x, columns=self._columns)
+            x = import_module("pandas").DataFrame(x, columns=self._all_columns)
+            x = _without(x, _names(self.drop))
         return x
 
     def _labels(self, x: Any, y: Any, classes: Any = None, *, reset: bool) -> Array:
@@ -290,8 +304,7 @@ class AUCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             DataSettings(
                 validation_fraction=self.validation_fraction,
                 test_fraction=0.0,
-                categories=tuple(self.categories or ()),
-                drop=tuple(self.drop or ()),
+                categories=_names(self.categories),
                 nan="missing",
             ),
             ModelSettings(self.model, dict(self.model_arguments or {}))
@@ -310,11 +323,24 @@ class AUCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 warm_start=0.0 if self.warm_start is False else self.warm_start,
                 balance=self.balance,
                 select=self.select,
-                **(self.recipe_arguments or {}),
+                **self._further(),
             ),
             CommunicationSettings(self.workers, self.simulate, self.sync_every),
             seed=seed,
         )
+
+    def _further(self) -> dict[str, Any]:
+        """`recipe_arguments`, none of which may be a parameter of its own."""
+        given = self.recipe_arguments or {}
+        if not isinstance(given, dict):
+            raise ValueError(f"recipe_arguments={given!r}: expected a dict of names and values.")
+        twice = sorted(set(given) & set(self.get_params(deep=False)))
+        if twice:
+            raise ValueError(
+                f"recipe_arguments has {listed(twice)}: expected names that are no parameters of "
+                "AUCClassifier; give these directly."
+            )
+        return dict(given)
 
     def _maker(self) -> Maker | None:
         """What makes the network, unless it goes by a name."""
@@ -341,6 +367,23 @@ class AUCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         ups = int(positive[rows].sum())
         enough = min(ups, len(rows) - ups) >= _LEAST and len(rows) >= self.workers
         return split if enough else None
+
+
+def _names(columns: Any) -> tuple[str, ...]:
+    """Names of columns, given as one, several or none."""
+    if columns is None:
+        return ()
+    return (columns,) if isinstance(columns, str) else tuple(str(name) for name in columns)
+
+
+def _without(frame: Any, drop: tuple[str, ...]) -> Any:
+    """A frame without some of its columns."""
+    missing = [name for name in drop if name not in frame.columns]
+    if missing:
+        raise ValueError(
+            f"drop has {listed(missing)}: expected columns of the frame, {listed(frame.columns)}."
+        )
+    return frame.drop(columns=list(drop))
 
 
 def _is_frame(X: Any) -> bool:
@@ -430,8 +473,8 @@ class _Job:
     """What each worker of `fit` is given."""
 
     settings: RunSettings
-    x: Any
-    labels: Array
+    x: Any = field(repr=False)
+    labels: Array = field(repr=False)
     split: Split | None
     maker: Maker | None
     verbose: bool
@@ -456,7 +499,7 @@ def _work(group: Group, job: _Job) -> _Fitted:
     data, options = job.settings.data, {"group": group, "seed": job.settings.seed}
     if job.split is not None:
         options["split"] = job.split
-    columns = {"categories": data.categories, "drop": data.drop}
+    columns = {"categories": data.categories}
     table = _read(job.x, job.labels, **options, **columns)
     encoder, validation = table.encoder, None
     if job.split is not None:
@@ -497,13 +540,11 @@ def _own_calibration(model: nn.Module, part: Part, group: Group) -> Calibration:
     return calibrate(scores, gathered(part.y.numpy().astype(np.bool_), group))
 
 
-def _encoder(
-    x: Any, labels: Array, categories: Sequence[str] | None, drop: Sequence[str] | None
-) -> Encoder:
+def _encoder(x: Any, labels: Array, categories: tuple[str, ...]) -> Encoder:
     """What the first rows of a stream tell of the columns, also where they are of one class."""
     if 0 < labels.sum() < len(labels):
-        return _read(x, labels, categories=categories or (), drop=drop or ()).encoder
+        return _read(x, labels, categories=categories).encoder
     twice = np.tile(np.arange(len(labels)), 2)
     both = np.repeat([0, 1], len(labels))
     rows = x[twice] if isinstance(x, np.ndarray) else x.iloc[twice]
-    return _read(rows, both, categories=categories or (), drop=drop or ()).encoder
+    return _read(rows, both, categories=categories).encoder

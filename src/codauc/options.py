@@ -60,7 +60,7 @@ _SETTINGS: dict[str, list[tuple[str, str, str, Any, str | None, str]]] = {
         ("--momentum", "recipe", "momentum", float, "BETA", "of the weights' gradients (0.9)"),
         ("--weight-decay", "recipe", "weight_decay", float, "LAMBDA", "decoupled (tables: 150 / samples of the rarer class, 1 to 6)"),
         ("--batch-size", "recipe", "batch_size", int, "N", "samples a step, of each worker (by the data)"),
-        ("--steps", "recipe", "steps", int, "T0", "steps of the first stage (by the data)"),
+        ("--steps", "recipe", "steps", int, "T0", "steps of the first stage, after the warm start (by the data)"),
         ("--stages", "recipe", "stages", int, "S", "stages after the warm start (1; paper: 3)"),
         ("--factor", "recipe", "factor", float, "F", "by which stages lengthen (1; paper: 3)"),
         ("--warm-start", "recipe", "warm_start", float, "SHARE", "share of all steps with cross-entropy first (0.3; 0: none)"),

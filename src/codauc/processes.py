@@ -200,6 +200,12 @@ _HINTS = {
 }
 
 
+def _named(function: Any) -> str:
+    """Without the arguments of a partial, which may be large."""
+    inner = getattr(function, "func", function)
+    return str(getattr(inner, "__qualname__", None) or repr(inner))
+
+
 def _check_can_be_sent(function: Callable[..., Any]) -> None:
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         raise RuntimeError(
@@ -211,13 +217,13 @@ def _check_can_be_sent(function: Callable[..., Any]) -> None:
         data = pickle.dumps(function)
     except Exception as error:
         raise ValueError(
-            f"{function!r} cannot be sent to processes ({error}): expected a function defined at "
-            "the top of a module, or functools.partial of one; or use simulate=True."
+            f"{_named(function)} cannot be sent to processes ({error}): expected a function "
+            "defined at the top of a module, or functools.partial of one; or use simulate=True."
         ) from None
     if b"__main__" in data and not hasattr(main, "__file__"):
         raise ValueError(
-            f"{function!r} was defined in a notebook or at a prompt, where processes cannot find "
-            "it: put it into a file and import it; or use simulate=True."
+            f"{_named(function)} was defined in a notebook or at a prompt, where processes cannot "
+            "find it: put it into a file and import it; or use simulate=True."
         )
 
 

@@ -31,8 +31,6 @@ from codauc.tensorboard import TensorBoard
 from codauc.trainer import Trained, fit, gathered, scores_of, settle
 from codauc.version import __version__
 
-_FEW = 30  # test positives below which an interval says little
-
 
 class Bar(Callback):
     """The progress bar: stage, rounds, validation AUC, time left."""
@@ -239,9 +237,6 @@ def summarise(trained: Trained, opened: Opened, test: tuple[Any, Any] | None) ->
     """What summary.json holds."""
     train_part, validation = opened.train, opened.validation
     auc = None if test is None else auc_interval(*test)
-    notes = list(trained.notes)
-    if opened.test is not None and opened.test.positives < _FEW:
-        notes.append(f"Only {opened.test.positives} test positives: the interval is wide.")
     return {
         "test_auc": None if auc is None else auc.value,
         "auc_low": None if auc is None else auc.low,
@@ -253,7 +248,7 @@ def summarise(trained: Trained, opened: Opened, test: tuple[Any, Any] | None) ->
         "rounds": int(trained.ledger["rounds"]),
         "bytes_per_worker": int(trained.ledger["bytes_sent"]),
         "seconds": trained.seconds,
-        "computing": trained.records[-1].computing if trained.records else trained.seconds,
+        "computing": trained.ledger["computing"],
         "communicating": trained.ledger["communicating"],
         "waiting": trained.ledger["waiting"],
         "pos_ratio": train_part.positives / train_part.samples,
@@ -274,7 +269,7 @@ def summarise(trained: Trained, opened: Opened, test: tuple[Any, Any] | None) ->
         "calibration": trained.calibration._asdict(),
         "recipe": trained.settings.recipe.name,
         "sync_every": trained.settings.communication.sync_every,
-        "notes": notes,
+        "notes": trained.notes,
         "finished": not trained.interrupted,
         "interrupted": trained.interrupted,
         "version": __version__,

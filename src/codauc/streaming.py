@@ -22,8 +22,14 @@ _ENOUGH = 10  # of each class in it, to calibrate
 
 
 def logits_of(module: nn.Module, x: Any) -> NDArray[Any]:
-    """One a sample, as float64; the loss has refused networks that give more."""
-    return predict(module, x).double().flatten().numpy()
+    """One a sample, as float64."""
+    logits = predict(module, x)
+    if logits.numel() != len(x):
+        raise ValueError(
+            f"the network gives logits of shape {list(logits.shape)} for {len(x)} samples: "
+            "expected one a sample."
+        )
+    return logits.double().flatten().numpy()
 
 
 def some_rows(x: Any, rows: Tensor) -> Tensor:
@@ -39,7 +45,6 @@ class Learner:
     seed: int
     counts: Tensor = field(default_factory=lambda: torch.zeros(2, 1, dtype=torch.int64))
     calls: int = 0
-    mix: float | None = None
     optimizer: dict[str, Any] | None = None
     keys: Tensor = field(default_factory=lambda: torch.empty(0))  # the smallest are kept
     x: Tensor | None = None
@@ -53,9 +58,7 @@ class Learner:
     def learn(self, module: nn.Module, part: Part, recipe: Recipe) -> int:
         """One pass over the rows; returns the number of steps."""
         assert part.y is not None
-        if self.mix is None:
-            self.mix = recipe.mix  # by the first rows, as the objective must not change
-        loss = MinMaxAUCLoss(mix=self.mix).eval()  # which does not count labels by itself
+        loss = MinMaxAUCLoss(mix=recipe.mix).eval()  # which does not count labels by itself
         opt = make_optimizer(module, loss, replace(recipe, average="none"))
         if self.optimizer is None:
             _start(loss, module, part)

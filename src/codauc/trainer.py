@@ -187,6 +187,7 @@ class _Run:
         self.selection = Selection(self.model, self.recipe.select)
         self.records: list[Record] = []
         self.step, self.began = 0, time.perf_counter()
+        self.before = group.ledger.record()  # reading is not training
         self.same_steps = settings.communication.averages == "gradients"
 
     def _model(self, given: nn.Module | None) -> nn.Module:
@@ -239,7 +240,6 @@ class _Run:
             if interrupted:
                 break
         self.selection.restore()
-        ledger = self.group.ledger
         return Trained(
             model=self.model,
             settings=self.settings,
@@ -250,7 +250,7 @@ class _Run:
             records=self.records,
             seconds=time.perf_counter() - self.began,
             interrupted=interrupted,
-            ledger=ledger.record() | {"bytes_sent": training_bytes(self.group)},
+            ledger=self._spent(),
             notes=self.notes,
         )
 
@@ -317,7 +317,7 @@ class _Run:
                 for callback in self.callbacks:
                     callback.on_keep(self.model, self.step)
         h, y = torch.from_numpy(scores).sigmoid(), torch.from_numpy(labels)
-        ledger = self.group.ledger.record()
+        ledger = self._spent()
         stage = number + 1 - self.plan.warm if number >= self.plan.warm else 0
         a, b, alpha = (float(t.detach()) for t in (self.loss.a, self.loss.b, self.loss.alpha))
         record = Record(
@@ -337,7 +337,7 @@ class _Run:
             b=b,
             alpha=alpha,
             drift=drift,
-            computing=self._computing(ledger),
+            computing=ledger["computing"],
             communicating=ledger["communicating"],
             waiting=ledger["waiting"],
             stage_end=stage_end,
@@ -346,9 +346,14 @@ class _Run:
         for callback in self.callbacks:
             callback.on_record(record)
 
-    def _computing(self, ledger: dict[str, float]) -> float:
-        """Seconds between communications; all of them where there are none."""
-        return ledger["computing"] if self.group.size > 1 else time.perf_counter() - self.began
+    def _spent(self) -> dict[str, float]:
+        """The ledger's totals, with the seconds since training began."""
+        spent = self.group.ledger.record()
+        for name in ("computing", "communicating", "waiting"):
+            spent[name] -= self.before[name]
+        if self.group.size == 1:
+            spent["computing"] = time.perf_counter() - self.began
+        return spent | {"bytes_sent": training_bytes(self.group)}
 
     def _calibration(self) -> Calibration:
         if self.selection.scores is None:

@@ -54,7 +54,7 @@ def test_predict_needs_no_labels_and_takes_other_columns_orders(run, codauc, tmp
     with (tmp_path / "s.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == 3
-    assert "positive" not in rows[0]
+    assert "label" not in rows[0]
 
 
 def test_scores_of_the_test_rows_are_those_of_the_run(run, table, codauc, tmp_path):

@@ -383,3 +383,46 @@ def test_the_parts_can_be_saved_as_a_file_and_loaded(fitted, data, tmp_path):
     codauc.save_model(path, fitted.module_, fitted.encoder_, fitted.calibration_)
     saved = codauc.load_model(path)
     assert (saved.encoder, saved.calibration) == (fitted.encoder_, fitted.calibration_)
+
+
+def test_numpys_numbers_are_numbers():
+    x, y = np.random.default_rng(0).normal(size=(80, 2)), np.arange(80) % 4 == 0
+    model = AUCClassifier(steps=np.int64(4), lr=np.float32(0.01), random_state=0).fit(x, y)
+    assert model.n_iter_ == 6
+
+
+def test_a_failed_fit_is_not_fitted():
+    from sklearn.exceptions import NotFittedError
+
+    x, y = np.random.default_rng(0).normal(size=(80, 2)), np.arange(80) % 4 == 0
+    model = AUCClassifier(steps=4, random_state=0).fit(x, y)
+    with pytest.raises(ValueError, match="one class"):
+        model.fit(x, y * 0)
+    with pytest.raises(NotFittedError):
+        model.predict(x)
+
+
+def test_partial_fit_of_a_network_with_two_outputs_is_refused_and_leaves_nothing():
+    x, y = np.random.default_rng(0).normal(size=(80, 2)), np.arange(80) % 4 == 0
+    model = AUCClassifier(torch.nn.Linear(2, 2), random_state=0)
+    with pytest.raises(ValueError, match="logits"):
+        model.partial_fit(x, y)
+    assert not hasattr(model, "module_")
+    assert int(model._stream.counts.sum()) == 0
+
+
+@pytest.mark.parametrize("drop", ["odd", ["odd"], np.array(["odd"])])
+def test_columns_that_no_table_can_hold_are_dropped(drop):
+    frame = pd.DataFrame({"a": np.arange(80.0), "odd": [1, "a", 2.5, None] * 20})
+    model = AUCClassifier(steps=4, drop=drop, random_state=0).fit(frame, np.arange(80) % 4 == 0)
+    assert model.encoder_.names == ["a"]
+    assert len(model.predict(frame)) == 80
+    with pytest.raises(ValueError, match="drop has 'z'"):
+        AUCClassifier(drop="z").fit(frame, np.arange(80) % 4 == 0)
+
+
+@pytest.mark.parametrize(("given", "words"), [({"lr": 0.1}, "directly"), (3, "a dict")])
+def test_recipe_arguments_are_checked(given, words):
+    x, y = np.random.default_rng(0).normal(size=(80, 2)), np.arange(80) % 4 == 0
+    with pytest.raises(ValueError, match=words):
+        AUCClassifier(recipe_arguments=given).fit(x, y)

@@ -85,7 +85,11 @@ def _rows(runs: Sequence[Material]) -> tuple[list[str], list[list[str]]]:
     if not any(differences):
         return HEADER, rows
     cells = ["", *("-" if each is None else _signed(each) for each in differences)]
-    return [*HEADER, DIFFERENCE], [[*row, cell] for row, cell in zip(rows, cells, strict=True)]
+    place = HEADER.index("AP")
+    header = [*HEADER[:place], DIFFERENCE, *HEADER[place:]]
+    return header, [
+        [*row[:place], cell, *row[place:]] for row, cell in zip(rows, cells, strict=True)
+    ]
 
 
 def _row(name: str, run: Material) -> list[str]:

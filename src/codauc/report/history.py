@@ -77,12 +77,12 @@ def _stage_ends(run: Material, x: Floats) -> list[float]:
 
 
 def _best(run: Material, x: Floats, auc: Floats) -> list[Mark]:
-    """The record of the best step, if it can be found."""
+    """The record of the model that was kept, if it can be found."""
     best = run.value("best_step")
     found = np.flatnonzero((run.column("step") == best) & np.isfinite(x) & np.isfinite(auc))
     if best is None or not found.size:
         return []
-    return [Mark("best step", float(x[found[0]]), float(auc[found[0]]), 1)]
+    return [Mark("kept model", float(x[found[0]]), float(auc[found[0]]), 1)]
 
 
 def inner_cards(run: Material) -> list[str]:
@@ -113,7 +113,7 @@ def inner_cards(run: Material) -> list[str]:
         figure(
             loss.title,
             line_chart(loss),
-            "Lower is better: the mean of (m - h+ + h-)^2 over all pairs of a positive and a "
+            "Lower is better: the mean of (1 - h+ + h-)^2 over all pairs of a positive and a "
             "negative of the validation set. It is never negative.",
         ),
         figure(

@@ -93,7 +93,7 @@ def _tiles(run: Material) -> Iterator[str]:
     best = run.value("validation_auc")
     if best is not None:
         step = run.value("best_step")
-        at = "" if step is None else f"best, at step {formats.count(step)}"
+        at = "" if step is None else f"of the kept model, step {formats.count(step)}"
         yield tile("Validation AUC", formats.auc_text(best), at)
     if seconds is not None:
         steps = run.value("steps")

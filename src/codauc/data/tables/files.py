@@ -132,7 +132,7 @@ class MemoryTable(TableSource):
                 data = pa.Table.from_pandas(data, preserve_index=False)
             if labels is not None:
                 data = _with_labels(data, *labels)
-        except (pa.ArrowException, TypeError, AttributeError) as error:
+        except (pa.ArrowException, TypeError, AttributeError, OverflowError) as error:
             raise ValueError(
                 f"the table cannot be read: {_line(error)}; expected columns of numbers and texts, "
                 "and labels of shape [N]."
