@@ -49,7 +49,7 @@ class Bar(Callback):
         assert self.progress is not None
         name = f"stage {stage}" if stage else "warm start"
         told = f" round {rounds}" if rounds else ""
-        self.progress.update(step, f"{name}{told}{self.auc}")
+        self.progress.update(step, f"{name} step {step}{told}{self.auc}")
 
     def on_record(self, record: Record) -> None:
         """Show the AUC from now on."""

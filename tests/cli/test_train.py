@@ -185,7 +185,7 @@ def test_progress_in_a_pipe_is_plain_lines(table, tmp_path):
     lines = result.stderr.splitlines()
     assert "\r" not in result.stderr
     assert len(lines) <= 12
-    assert "100% stage 1 AUC" in lines[-1]
+    assert "100% stage 1 step 120 AUC" in lines[-1]
     assert any("warm start" in line for line in lines)
 
 
