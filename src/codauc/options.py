@@ -58,7 +58,7 @@ _SETTINGS: dict[str, list[tuple[str, str, str, Any, str | None, str]]] = {
         ("--dual-lr", "recipe", "dual_lr", float, "ETA", "with adam: the share of the way that a, b and alpha go in a step (0.1)"),
         ("--gamma", "recipe", "gamma", float, "GAMMA", "weight of the pull to the stage's beginning (inf: none; paper: 500)"),
         ("--momentum", "recipe", "momentum", float, "BETA", "of the weights' gradients (0.9)"),
-        ("--weight-decay", "recipe", "weight_decay", float, "LAMBDA", "decoupled (tables: 150 / samples of the rarer class, 1 to 6)"),
+        ("--weight-decay", "recipe", "weight_decay", float, "LAMBDA", "decoupled (tables: 1)"),
         ("--batch-size", "recipe", "batch_size", int, "N", "samples a step, of each worker (by the data)"),
         ("--steps", "recipe", "steps", int, "T0", "steps of the first stage, after the warm start (by the data)"),
         ("--stages", "recipe", "stages", int, "S", "stages after the warm start (1; paper: 3)"),

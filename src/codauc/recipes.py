@@ -15,7 +15,6 @@ _NEVER = 10**9  # steps between two rounds: a stage's end is the only one
 _GROWING = 8  # the first stage's, if the period grows
 _LONGEST = 1e9  # steps of a run
 _WARM_UP = 0.05  # the share of the run in which the step size rises
-_FEW = 150  # samples of a class below which weights decay faster
 _MANY = 1000  # positives with which cross-entropy counts as much as the min-max objective
 _EPOCHS, _LEAST_STEPS, _MOST_STEPS = 40, 1000, 4000
 
@@ -97,19 +96,13 @@ def _default(recipe: RecipeSettings, workers: int, facts: Facts) -> Recipe:
     return Recipe(
         name=recipe.name,
         lr=0.1 if plain else Recipe.lr,
-        weight_decay=0.0 if facts.images or plain else _weight_decay(facts),
+        weight_decay=0.0 if facts.images or plain else Recipe.weight_decay,
         batch_size=batch,
         steps=max(1, round(total * (1 - warm if warm < 1 else 1) / parts)),
         warm_start=warm,
         average="none" if facts.images else Recipe.average,  # BatchNorm's statistics would not fit
         mix=min(1.0, round(facts.positives / _MANY, 4)),
     )
-
-
-def _weight_decay(facts: Facts) -> float:
-    """More where a class has few samples, so that a network learns less of their noise."""
-    rarer = max(1, min(facts.positives, facts.samples - facts.positives))
-    return min(6.0, max(Recipe.weight_decay, round(_FEW / rarer, 4)))
 
 
 def _batch_size(facts: Facts) -> int:
