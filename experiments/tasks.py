@@ -41,7 +41,6 @@ MORE = (
     "winequality-white-3-9_vs_5",
     "yeast6",
 )
-FEW = 300  # positives; with fewer the splits differ most
 METHODS = ("codauc", "bce", "logistic", "lightgbm")
 # The default recipe with one thing changed. What is not of the recipe is of the network.
 ABLATION: dict[str, dict[str, Any]] = {
@@ -324,10 +323,6 @@ def run(
     return [known[_key(job)] for job in jobs]
 
 
-def _times(folder: Path, task: str) -> int:
-    return 4 if task in TASKS and load(folder, task).y.sum() < FEW else 1
-
-
 def _key(job: dict[str, Any]) -> str:
     return json.dumps([job["task"], job["method"], job["split"], job["options"]], sort_keys=True)
 
@@ -388,8 +383,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     add = parser.add_argument
     add("--folder", type=Path, required=True, help="for the wheels and the results")
-    more = f"; tasks with fewer than {FEW} positives get four times as many"
-    add("--splits", type=int, default=5, help=f"stratified splits, 75%% for training{more}")
+    add("--splits", type=int, default=5, help="stratified splits, 75%% for training")
     add("--tasks", nargs="+", choices=[*TASKS, *OTHERS], default=list(TASKS))
     add("--others", action="store_true", help="KEEL's further sets instead")
     add("--ablation", action="store_true", help="the default recipe with one thing changed")
@@ -405,9 +399,7 @@ def main() -> None:
     jobs = [
         {"task": task, "method": method, "split": split, "options": chosen}
         for task in names
-        for split in range(
-            options.splits * (1 if options.ablation else _times(options.folder, task))
-        )
+        for split in range(options.splits)
         for method, chosen in methods.items()
     ]
     results = run(folder, jobs, folder / "results.jsonl", options.jobs)

@@ -99,7 +99,7 @@ def test_interrupted_demo_keeps_what_is_finished(tmp_path):
         (("--lr", "5"), "alpha diverges"),
         (("--stages", "0"), "stages=0"),
         (("--steps", "x"), "invalid int"),
-        (("--wrkers", "2"), "unrecognized"),
+        (("--wrkers", "2"), "did you mean '--workers'"),
     ],
 )
 def test_bad_options_end_with_one_line_and_exit_code_2(arguments, message, tmp_path):
