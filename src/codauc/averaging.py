@@ -111,6 +111,21 @@ class Averager:
         self._write(None)
         self.under_way, self.flight = True, self._send()
 
+    @torch.no_grad()
+    def gradients(self) -> None:
+        """Replace the gradients by their mean, in one message with the wish to stop."""
+        if self.group.size == 1:
+            return
+        found = [p.grad for group in self.opt.param_groups for p in group["params"]]
+        gradients = [gradient for gradient in found if gradient is not None]
+        wish = gradients[0].new_tensor([float(self.asking)])
+        message = torch.cat([*(gradient.flatten() for gradient in gradients), wish])
+        self.group.sum_(message.div_(self.group.size), "round")
+        self.asked = bool(message[-1] > 0)
+        means = torch.split(message[:-1], [gradient.numel() for gradient in gradients])
+        for gradient, mean in zip(gradients, means, strict=True):
+            gradient.copy_(mean.view_as(gradient))
+
     def advance(self) -> None:
         """Let a round that is under way go on, as far as is possible without waiting."""
         if self.flight is not None:

@@ -233,6 +233,13 @@ class CoDA:
             self._compare(self.current)
             self._close(self.current, endless(batches))
 
+    def average_gradients(self) -> None:
+        """Before `opt.step()`: data parallel training, a message at every step, in place of rounds.
+
+        All workers call it and then take the same step.
+        """
+        self.averager.gradients()
+
     def ask_to_stop(self) -> None:
         """Ask all workers to stop: from the next round on `asked_to_stop` is true on each."""
         self.averager.asking = True

@@ -22,6 +22,7 @@ from codauc.report.comparison import comparison_page, comparison_rows
 from codauc.report.page import page
 from codauc.report.table import table
 from codauc.runs import MODEL, REPORT, RunFolder
+from codauc.writing import whole_file
 
 Options = dict[str, Any]
 
@@ -146,12 +147,8 @@ def predict(options: Options) -> int:
     }
     if labels is not None:
         columns["label"] = labels
-    partial = out.with_name(f".{out.name}.partial")
-    try:
+    with whole_file(out, "the scores") as partial:
         write(partial, columns)
-        partial.replace(out)
-    finally:
-        partial.unlink(missing_ok=True)
     if options["json"]:
         say(json.dumps({"out": str(out), "rows": len(rows)}))
     elif not options["quiet"]:
@@ -172,8 +169,7 @@ def _scored(options: Options) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any] 
         target = settings.data.target
     data = replace(data, target=target, drop=options["drop"] or ())
     part = open_whole(data, LocalGroup(), saved.encoder)
-    scale, shift = saved.calibration
-    scores = scale * scores_of(saved.model, part).astype(np.float64) + shift
+    scores = saved.calibration.log_odds(scores_of(saved.model, part))
     order = np.argsort(part.rows.numpy(), kind="stable")
     labels = None if part.y is None else part.y.numpy().astype(bool)[order]
     return part.rows.numpy()[order], scores[order], labels
@@ -230,7 +226,8 @@ def compare(options: Options) -> int:
     header, rows = comparison_rows(runs)
     text = comparison_page(runs)
     out: Path = options["out"]
-    out.write_text(text, encoding="utf-8")
+    with whole_file(out, "the page") as partial:
+        partial.write_text(text, encoding="utf-8")
     if options["json"]:
         say(json.dumps([run.summary() for run in runs]))
     else:
@@ -248,7 +245,8 @@ def report(options: Options) -> int:
     if out is None:
         out = folder.write(REPORT, text)
     else:
-        out.write_text(text, encoding="utf-8")
+        with whole_file(out, "the report") as partial:
+            partial.write_text(text, encoding="utf-8")
     say(f"Report: {out}")
     return 0
 
@@ -260,9 +258,8 @@ def export(options: Options) -> int:
     out: Path = options["onnx"]
     if out.exists() and not options["overwrite"]:
         raise ValueError(f"{out} exists: expected another name, or --overwrite to replace it.")
-    settings, saved = _loaded(options)
+    _, saved = _loaded(options)
     shape = RunFolder(options["run"]).summary().get("shape") or None
-    del settings
     export_onnx(saved, out, shape=None if shape is None else tuple(shape))
     say(f"ONNX: {out}")
     return 0

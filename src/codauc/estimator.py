@@ -25,16 +25,18 @@ from codauc.config import (
 )
 from codauc.data import Encoder
 from codauc.data.opening import Opened, Part
+from codauc.data.rows import as_rows
 from codauc.data.shards import ShardCount
 from codauc.data.splits import Split
 from codauc.data.tables import Table, read_table
+from codauc.evaluation import logits_of
 from codauc.group import Group
 from codauc.launching import launch
 from codauc.metrics import auc
 from codauc.models import build
 from codauc.models.base import Model
 from codauc.ranking import Calibration, calibrate
-from codauc.streaming import Learner, logits_of, some_rows
+from codauc.streaming import Learner
 from codauc.trainer import fit, gathered, make_model, settle
 
 try:
@@ -208,7 +210,7 @@ class AUCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         settled = settle(self._settings(stream.seed), _opened(so_far, None, self.encoder_), 1)
         assert isinstance(settled.recipe, Recipe)
         if first:
-            rows = some_rows(part.x, torch.arange(len(part.x)))
+            rows = as_rows(part.x).gather(torch.arange(len(part.x)))
             make = self._maker() or partial(make_model, settled, rows, stream.ratio)
             module = _quietly(make, stream.seed)
         else:
@@ -228,8 +230,7 @@ class AUCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """The log-odds of the positive class, shape [N]; AUC and order are those of the logits."""
         check_is_fitted(self, "module_")
         x = read_table(self._checked(X, reset=False), encoder=self.encoder_, nan="missing").x
-        scale, shift = self.calibration_
-        return scale * logits_of(_exact(self.module_, self.encoder_), x) + shift
+        return self.calibration_.log_odds(logits_of(_exact(self.module_, self.encoder_), x))
 
     def predict_proba(self, X: Any) -> Array:
         """The probabilities of both classes, shape [N, 2], in the order of `classes_`."""

@@ -58,6 +58,21 @@ def predict(model: nn.Module, x: Any, batch_size: int = 512) -> Tensor:
         return torch.cat([model(batch.to(device)).cpu() for batch in _in_order(x, batch_size)])
 
 
+def logits_of(model: nn.Module, x: Any) -> Scores:
+    """The logits of a network that gives one a sample, shape [N].
+
+    >>> logits_of(torch.nn.Linear(3, 1), torch.zeros(5, 3)).shape
+    (5,)
+    """
+    logits = predict(model, x)
+    if logits.numel() != len(x):
+        raise ValueError(
+            f"the network gives logits of shape {list(logits.shape)} for {len(x)} samples: "
+            "expected one a sample."
+        )
+    return logits.flatten().numpy()
+
+
 @known_arguments
 def evaluate(
     model: nn.Module,

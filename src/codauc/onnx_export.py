@@ -9,7 +9,7 @@ import logging
 import os
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
@@ -25,6 +25,7 @@ from codauc.models.base import positive
 from codauc.ranking import Calibration
 from codauc.saved import Saved
 from codauc.version import __version__
+from codauc.writing import whole_file
 
 _KEY = "codauc"
 _OPSET = 18  # the one torch writes without a conversion; onnxruntime reads it since 1.14
@@ -71,7 +72,9 @@ def export_onnx(
         inputs, examples = _TableInputs(encoder), _raw_examples(encoder)
     scorer = _Scorer(inputs, _plain(saved.model), saved.calibration).eval()
     _try_out(scorer, examples)
-    _write(Path(path).resolve(), _as_onnx(scorer, examples, _about(saved)))  # a link stays one
+    data = _as_onnx(scorer, examples, _about(saved))
+    with whole_file(path, "the model") as partial:
+        partial.write_bytes(data)
     return Path(path)
 
 
@@ -256,21 +259,3 @@ def _quiet() -> Iterator[None]:
             yield
     finally:
         logging.disable(before)
-
-
-def _write(target: Path, data: bytes) -> None:
-    partial = target.with_name(f".codauc-{os.getpid()}.partial")
-    try:
-        with partial.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(target)
-    except OSError as error:
-        raise OSError(
-            error.errno,
-            f"the model was not written as {target}: {error.strerror}; what was there is as it was",
-        ) from error
-    finally:
-        with suppress(OSError):
-            partial.unlink(missing_ok=True)

@@ -17,6 +17,14 @@ class Calibration(NamedTuple):
     scale: float = 1.0
     shift: float = 0.0
 
+    def log_odds(self, scores: Array) -> Array:
+        """Scores as log-odds, in float64.
+
+        >>> Calibration(2.0, 1.0).log_odds(np.array([0.5], np.float32))
+        array([2.])
+        """
+        return self.scale * scores.astype(np.float64) + self.shift
+
 
 def average_precision(scores: Array, labels: Array) -> float:
     """The mean, over the positives, of the precision where each is reached; ties count as one step.

@@ -229,8 +229,7 @@ def _test(trained: Trained, opened: Opened, group: Group) -> tuple[Any, Any] | N
     scores = gathered(scores_of(trained.model, part), group)
     labels = gathered(part.y.numpy().astype(np.bool_), group)
     order = np.argsort(gathered(part.rows.numpy(), group), kind="stable")
-    scale, shift = trained.calibration
-    return (scale * scores.astype(np.float64) + shift)[order], labels[order]
+    return trained.calibration.log_odds(scores)[order], labels[order]
 
 
 def summarise(trained: Trained, opened: Opened, test: tuple[Any, Any] | None) -> dict[str, Any]:

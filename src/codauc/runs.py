@@ -7,7 +7,7 @@ import json
 import os
 import tomllib
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from io import BytesIO
 from pathlib import Path
@@ -17,10 +17,11 @@ from zipfile import BadZipFile
 import numpy as np
 from numpy.typing import NDArray
 
+from codauc.writing import whole_file
+
 CONFIG, METRICS, SUMMARY = "config.toml", "metrics.jsonl", "summary.json"
 MODEL, SCORES, REPORT = "model.safetensors", "test_scores.npz", "report.html"
 LOCK = ".lock"
-_PARTIAL = ".partial"  # the end of the name of what is not yet whole
 
 
 @dataclass(frozen=True)
@@ -96,16 +97,10 @@ class RunFolder:
                 path.unlink(missing_ok=True)
 
     def write(self, name: str, content: str | bytes) -> Path:
-        """Write a file under another name, then rename it."""
-        target = self / name
-        partial = target.with_name(f".{name}-{os.getpid()}{_PARTIAL}")
-        try:
+        """Write a file, all of it or nothing."""
+        with whole_file(self / name) as partial:
             partial.write_bytes(content.encode() if isinstance(content, str) else content)
-            partial.replace(target)
-        finally:
-            with suppress(OSError):
-                partial.unlink(missing_ok=True)
-        return target
+        return self / name
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Write summary.json."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-from contextlib import suppress
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -21,6 +19,7 @@ from codauc.models.build import MODELS, build
 from codauc.parameters import check_weights
 from codauc.ranking import Calibration
 from codauc.version import __version__
+from codauc.writing import whole_file
 
 _KEY = "codauc"
 
@@ -54,22 +53,8 @@ def save_model(
     # copies, since safetensors refuses tensors that share memory, as tied weights do
     tensors = {key: tensor.detach().cpu().clone() for key, tensor in model.state_dict().items()}
     data = as_bytes({k: t.contiguous() for k, t in tensors.items()}, {_KEY: json.dumps(about)})
-    target = Path(path).resolve()  # a link stays one
-    partial = target.with_name(f".codauc-{os.getpid()}.partial")
-    try:
-        with partial.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(target)
-    except OSError as error:
-        raise OSError(
-            error.errno,
-            f"the model was not saved as {target}: {error.strerror}; what was there is as it was",
-        ) from error
-    finally:
-        with suppress(OSError):
-            partial.unlink(missing_ok=True)
+    with whole_file(path, "the model") as partial:
+        partial.write_bytes(data)
 
 
 @known_arguments

@@ -6,36 +6,19 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from codauc.config import Recipe
 from codauc.data import Batches
 from codauc.data.opening import Part
-from codauc.evaluation import predict
+from codauc.data.rows import as_rows
+from codauc.evaluation import logits_of
 from codauc.loss import MinMaxAUCLoss
 from codauc.ranking import Calibration, calibrate
 from codauc.trainer import make_optimizer
 
 _KEPT, _KEPT_BYTES = 1024, 1 << 24  # the sample of a stream that calibrates: rows, bytes
 _ENOUGH = 10  # of each class in it, to calibrate
-
-
-def logits_of(module: nn.Module, x: Any) -> NDArray[Any]:
-    """One a sample, as float64."""
-    logits = predict(module, x)
-    if logits.numel() != len(x):
-        raise ValueError(
-            f"the network gives logits of shape {list(logits.shape)} for {len(x)} samples: "
-            "expected one a sample."
-        )
-    return logits.double().flatten().numpy()
-
-
-def some_rows(x: Any, rows: Tensor) -> Tensor:
-    """The inputs of these numbers."""
-    chosen: Tensor = x[rows] if isinstance(x, Tensor) else x.gather(rows)
-    return chosen
 
 
 @dataclass
@@ -86,11 +69,11 @@ class Learner:
     def _keep(self, part: Part, seed: int) -> None:
         """A random sample of all rows so far: those with the smallest of random keys."""
         assert part.y is not None
-        size = 4 * some_rows(part.x, torch.tensor([0])).numel()
+        size = 4 * as_rows(part.x).gather(torch.tensor([0])).numel()
         room = min(_KEPT, max(2 * _ENOUGH, _KEPT_BYTES // size))
         fresh = torch.rand(len(part.y), generator=torch.Generator().manual_seed(seed))
         few = fresh.argsort()[:room]
-        x, y, keys = some_rows(part.x, few), part.y[few], fresh[few]
+        x, y, keys = as_rows(part.x).gather(few), part.y[few], fresh[few]
         if self.x is not None:
             x, y = torch.cat([self.x, x]), torch.cat([self.y, y])
             keys = torch.cat([self.keys, keys])

@@ -23,7 +23,8 @@ from codauc.coda import CoDA
 from codauc.config import Recipe, RunSettings
 from codauc.data import Batches
 from codauc.data.opening import Opened, Part
-from codauc.evaluation import predict
+from codauc.data.rows import as_rows
+from codauc.evaluation import logits_of
 from codauc.group import Group
 from codauc.loss import MinMaxAUCLoss
 from codauc.metrics import auc_interval
@@ -196,10 +197,8 @@ class _Run:
         return make_model(self.settings, self._some_rows(), self._ratio())
 
     def _some_rows(self) -> Tensor:
-        x, count = self.opened.train.x, len(self.opened.train.x)
-        least = max(1, _EDGE_ROWS // self.group.size)
-        rows = torch.linspace(0, count - 1, min(count, least)).long()
-        return x[rows] if isinstance(x, Tensor) else x.gather(rows)
+        x, most = self.opened.train.x, max(1, _EDGE_ROWS // self.group.size)
+        return as_rows(x).gather(torch.linspace(0, len(x) - 1, min(len(x), most)).long())
 
     def _batches(self, part: Part) -> Batches:
         share = self._balanced(part)
@@ -258,17 +257,16 @@ class _Run:
         stage, warm = self.plan.stages[number], number < self.plan.warm
         objective = self.loss.cross_entropy if warm else self.loss
         every, last = self._period(1 if self.same_steps else stage.sync_every), self.step
-        label = number + 1 - self.plan.warm if not warm else 0
         for x, y in self.coda.stage(stage, self.batches):
             self.opt.zero_grad()
             objective(self.model(x.to(self.device)), y.to(self.device)).backward()
             if self.same_steps:
-                self._average_gradients()
+                self.coda.average_gradients()
             self.opt.step()
             self.scheduler.step()
             self.step += 1
             for callback in self.callbacks:
-                callback.on_step(self.step, label, self.group.ledger.rounds)
+                callback.on_step(self.step, self._label(number), self.group.ledger.rounds)
             if stop():
                 self.coda.ask_to_stop()
             alike, inside = self._alike(stage), self.opt.steps < stage.steps
@@ -280,26 +278,15 @@ class _Run:
                 last = self.step
                 self._look(number)
 
+    def _label(self, number: int) -> int:
+        """The number of a stage for people: 0 is the warm start."""
+        return max(0, number + 1 - self.plan.warm)
+
     def _alike(self, stage: Stage) -> bool:
         """Whether all workers have the same model now: right after a round that took effect."""
         done = self.opt.steps
         after = done % stage.sync_every == 0 and done < stage.steps and not self.coda.delay
         return self.group.size == 1 or self.same_steps or after
-
-    def _average_gradients(self) -> None:
-        """Data parallel training: every worker takes the step of the mean gradient."""
-        if self.group.size == 1:
-            return
-        averager = self.coda.averager
-        found = [p.grad for group in self.opt.param_groups for p in group["params"]]
-        gradients = [gradient for gradient in found if gradient is not None]
-        wish = gradients[0].new_tensor([float(averager.asking)])
-        message = torch.cat([*(gradient.flatten() for gradient in gradients), wish])
-        self.group.sum_(message.div_(self.group.size), "round")
-        averager.asked = bool(message[-1] > 0)
-        means = torch.split(message[:-1], [gradient.numel() for gradient in gradients])
-        for gradient, mean in zip(gradients, means, strict=True):
-            gradient.copy_(mean.view_as(gradient))
 
     def _period(self, sync_every: int) -> int:
         """Steps between two looks: a multiple of the steps between two rounds."""
@@ -318,11 +305,10 @@ class _Run:
                     callback.on_keep(self.model, self.step)
         h, y = torch.from_numpy(scores).sigmoid(), torch.from_numpy(labels)
         ledger = self._spent()
-        stage = number + 1 - self.plan.warm if number >= self.plan.warm else 0
         a, b, alpha = (float(t.detach()) for t in (self.loss.a, self.loss.b, self.loss.alpha))
         record = Record(
             step=self.step,
-            stage=stage,
+            stage=self._label(number),
             rounds=int(ledger["rounds"]),
             bytes=training_bytes(self.group),
             seconds=time.perf_counter() - self.began,
@@ -428,14 +414,7 @@ def scores_of(model: nn.Module, part: Part) -> NDArray[Any]:
     """The logits of a worker's samples, as float32."""
     if not len(part.x):
         return np.empty(0, np.float32)
-    logits = predict(model, part.x).float()
-    if logits.dim() == 2 and logits.shape[1] == 1:
-        logits = logits[:, 0]
-    if logits.dim() != 1:
-        raise ValueError(
-            f"the network gives logits of shape {list(logits.shape)}: expected one a sample."
-        )
-    return logits.numpy()
+    return logits_of(model, part.x).astype(np.float32, copy=False)
 
 
 def gathered(values: NDArray[Any], group: Group) -> NDArray[Any]:

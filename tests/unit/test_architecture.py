@@ -17,6 +17,7 @@ SOURCE = Path(codauc.__file__).parent
 ROOMS = [
     "version",
     "checks",
+    "writing",
     "objective",
     "theory",
     "schedules",

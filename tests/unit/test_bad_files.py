@@ -378,9 +378,9 @@ def test_a_model_file_that_is_damaged_or_foreign_is_refused(tmp_path):
 
 def test_a_model_that_cannot_be_saved_leaves_what_was_there(tmp_path):
     model = codauc.models.MLP(inputs=2)
-    with pytest.raises(OSError, match=r"was not saved as .*missing.*No such file"):
+    with pytest.raises(OSError, match=r"was not written as .*missing.*No such file"):
         codauc.save_model(tmp_path / "missing" / "m.safetensors", model)
-    with pytest.raises(OSError, match="was not saved"):
+    with pytest.raises(OSError, match="was not written"):
         codauc.save_model(tmp_path, model)
     codauc.save_model(tmp_path / "real.safetensors", model)
     (tmp_path / "link").symlink_to("real.safetensors")

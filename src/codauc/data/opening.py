@@ -16,6 +16,7 @@ from codauc.agreement import compare, together
 from codauc.config import DataSettings
 from codauc.data.any_images import SAMPLE, TABLES, binary_labels, known_labels, read_images
 from codauc.data.binary import thin_negatives
+from codauc.data.rows import as_rows
 from codauc.data.shards import ShardCount, even_shards, skewed_shards
 from codauc.data.splits import PARTS, Split
 from codauc.data.tables import Encoder, Table, read_table
@@ -230,12 +231,8 @@ def _openread_images(settings: DataSettings, group: Group, seed: int) -> Opened:
         test,
         tuple(str(c) for c in images.classes if str(c) in positive),
         tuple(str(c) for c in images.classes if str(c) not in positive),
-        shape=tuple(_first(train.x).shape),
+        shape=tuple(as_rows(train.x).gather(torch.tensor([0])).shape[1:]),
     )
-
-
-def _first(x: Any) -> Tensor:
-    return x[0] if isinstance(x, Tensor) else x.gather(torch.tensor([0]))[0]
 
 
 def _share(
