@@ -17,17 +17,19 @@ T = TypeVar("T")
 _TEXT = 2000  # bytes of a worker's error that the others are told
 
 
-def compare(group: Group, settings: dict[str, Any], device: torch.device) -> None:
+def compare(
+    group: Group, settings: dict[str, Any], device: torch.device, kind: str = "start"
+) -> None:
     """Raise the same ValueError on every worker if one of them has another value of a setting.
 
     Only a hash is sent unless something differs.
     """
     text = _canonical(plain(settings)).encode()
     digest = int.from_bytes(hashlib.sha256(text).digest()[:7], "big")
-    digests = group.gather(torch.tensor([digest], device=device), "start").flatten().tolist()
+    digests = group.gather(torch.tensor([digest], device=device), kind).flatten().tolist()
     if len(set(digests)) == 1:
         return
-    texts = gather_bytes(group, text, "start", device)
+    texts = gather_bytes(group, text, kind, device)
     odd = next(rank for rank, theirs in enumerate(digests) if theirs != digests[0])
     where, first, other = _difference(json.loads(texts[0]), json.loads(texts[odd]))
     raise ValueError(

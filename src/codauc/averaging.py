@@ -13,7 +13,12 @@ from codauc.encoding import Plain, encoding
 from codauc.group import Flight, Group, Pending
 from codauc.optim import PPDSG
 
+WISHES = ("stop", "leave", "save")  # what a worker can ask of all
 _BASE = 4096  # counts travel as two digits to this base, each exact in float32
+
+
+class NotFiniteError(ArithmeticError):
+    """A worker's weights, or its loss, became infinite or NaN; all workers raise it together."""
 
 
 class Averager:
@@ -24,7 +29,8 @@ class Averager:
     numbers are moved once. `compress` sends weights in fewer bytes.
 
     A message is the state, the digits of the label counts, the seconds of each worker's last round
-    (who took the least had to wait for nobody), and whether a worker asks all to stop.
+    (who took the least had to wait for nobody), what a worker asks of all, and whether its numbers
+    are finite: if one's are not, no worker takes the answer over.
     """
 
     def __init__(self, opt: PPDSG, group: Group, compress: str | None = None) -> None:
@@ -44,20 +50,27 @@ class Averager:
         self.under_way = False  # whether a round has begun and not yet taken effect
         self.flight: Flight | None = None
         self.seconds = 0.0  # of the last round
-        self.asking = False  # whether this worker asks all to stop
-        self.asked = False  # whether one of them did in the last round
+        self.asking: set[str] = set()  # what this worker asks of all
+        self.asked: set[str] = set()  # what one of them did in the last round
+        self.grants = 0  # how often wishes were heard
+        self.losses = torch.zeros((), device=self.message.device)  # their sum: is it finite?
         self.watching = False  # whether rounds note the drift, which takes one more pass
         self.drift: float | None = None  # |w - mean| / |mean| when it was last noted
 
     def _buffer(self) -> Tensor:
         flat = self.opt.flat
-        tail = 2 * self.opt.loss.seen.numel() + self.group.size + 1
+        tail = 2 * self.opt.loss.seen.numel() + self.group.size + len(WISHES) + 1
         return torch.zeros(self.size + tail, dtype=flat.dtype, device=flat.vectors[0].device)
 
     @torch.no_grad()
     def start(self, **settings: Any) -> None:
         """Compare settings, then give every worker the state of worker 0."""
         self.compare(**_settings(self.opt), **settings)
+        self.same_everywhere()
+
+    @torch.no_grad()
+    def same_everywhere(self) -> None:
+        """Give every worker the state of worker 0; nothing was lost by compression so far."""
         state = self.message[: self.size]
         self.opt.flat.pack(state)
         self.group.broadcast_(state, "start")
@@ -118,11 +131,16 @@ class Averager:
             return
         found = [p.grad for group in self.opt.param_groups for p in group["params"]]
         gradients = [gradient for gradient in found if gradient is not None]
-        wish = gradients[0].new_tensor([float(self.asking)])
-        message = torch.cat([*(gradient.flatten() for gradient in gradients), wish])
+        wishes = gradients[0].new_tensor(self._wishes())
+        message = torch.cat([*(gradient.flatten() for gradient in gradients), wishes])
+        bad = float(not self._finite(message))
+        message = torch.cat([message, message.new_tensor([bad])])
         self.group.sum_(message.div_(self.group.size), "round")
-        self.asked = bool(message[-1] > 0)
-        means = torch.split(message[:-1], [gradient.numel() for gradient in gradients])
+        *means, wishes, bads = torch.split(
+            message, [*(gradient.numel() for gradient in gradients), len(WISHES), 1]
+        )
+        self._grant(wishes)
+        self._check_finite(float(bads))
         for gradient, mean in zip(gradients, means, strict=True):
             gradient.copy_(mean.view_as(gradient))
 
@@ -154,7 +172,7 @@ class Averager:
         loss = self.opt.loss
         if self.group.size == 1:
             loss.agree(loss.seen - loss.reported, loss.seen)
-            self.asked = self.asking
+            self.asked = set(self.asking)
         return self.group.size == 1
 
     def _note_drift(self) -> None:
@@ -169,13 +187,14 @@ class Averager:
     def _write(self, primal: list[Tensor] | None) -> None:
         loss = self.opt.loss
         self.opt.flat.pack(self.message[: self.size], primal, self.encoding.divisor)
-        digits, seconds, asking = self._tail()
+        digits, seconds, asking, bad = self._tail()
         self.told.copy_(loss.seen)
         fresh = loss.seen - loss.reported
         digits[0].copy_(fresh // _BASE)
         digits[1].copy_(fresh % _BASE)
         seconds.zero_()[self.group.rank] = self.seconds
-        asking.fill_(float(self.asking))
+        asking.copy_(asking.new_tensor(self._wishes()))
+        bad.fill_(float(not self._finite(self.message[: self.size])))
 
     def _send(self) -> Flight:
         return self.group.fly(self._timed())
@@ -187,19 +206,46 @@ class Averager:
 
     def _read(self) -> None:
         """Take from the answer what is not state: label counts, and how long others took."""
-        digits, seconds, asking = self._tail()
-        self.asked = bool(asking > 0)
+        digits, seconds, asking, bad = self._tail()
+        self._check_finite(float(bad))
+        self._grant(asking)
         high, low = digits.round().to(torch.int64)
         self.opt.loss.agree(high * _BASE + low, self.told)
         taken = seconds.tolist()
         if min(taken) > 0:  # all speak of the round before
             self.group.ledger.of("round").waiting += taken[self.group.rank] - min(taken)
 
-    def _tail(self) -> tuple[Tensor, Tensor, Tensor]:
-        digits, seconds, asking = torch.split(
-            self.message[self.size :], [2 * self.opt.loss.seen.numel(), self.group.size, 1]
-        )
-        return digits.view(2, 2, -1), seconds, asking
+    def _tail(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        sizes = [2 * self.opt.loss.seen.numel(), self.group.size, len(WISHES), 1]
+        digits, seconds, asking, bad = torch.split(self.message[self.size :], sizes)
+        return digits.view(2, 2, -1), seconds, asking, bad
+
+    def _wishes(self) -> list[float]:
+        return [float(wish in self.asking) for wish in WISHES]
+
+    def _grant(self, sums: Tensor) -> None:
+        self.grants += 1
+        self.asked = {w for w, total in zip(WISHES, sums.tolist(), strict=True) if total > 0}
+
+    def _finite(self, values: Tensor) -> bool:
+        """Whether these numbers are, and the losses since this was last asked."""
+        fine = bool((values.sum() + self.losses).isfinite())
+        if not fine:  # a sum of finite numbers may overflow
+            fine = bool(values.isfinite().all() and self.losses.isfinite())
+        self.losses.zero_()
+        return fine
+
+    def check_alone(self) -> None:
+        """Raise if this worker's numbers are not finite."""
+        self._check_finite(float(not all(self._finite(vector) for vector in self.opt.flat.vectors)))
+
+    def _check_finite(self, bad: float) -> None:
+        if bad > 0:
+            raise NotFiniteError(
+                f"the weights or the loss of {'a' if self.group.size > 1 else 'the'} worker are "
+                "not finite: expected numbers; lower the step size, clip gradients "
+                "(max_grad_norm), or look for bad input."
+            )
 
     def _move_to(self, message: Tensor) -> Tensor:
         """Make a message the state's home; return the old home."""
@@ -208,9 +254,9 @@ class Averager:
         self.opt.flat.move_to(message[: self.size])
         return old
 
-    def compare(self, **settings: Any) -> None:
+    def compare(self, kind: str = "start", **settings: Any) -> None:
         """Raise, on every worker, if one of them has another value of a setting."""
-        compare(self.group, settings, self.message.device)
+        compare(self.group, settings, self.message.device, kind)
 
     def state_dict(self) -> dict[str, Any]:
         """What was lost by compression, and the round that is under way, as copies."""
@@ -219,6 +265,7 @@ class Averager:
             "compress": self.compress,
             "workers": self.group.size,
             "encoding": self.encoding.state_dict(),
+            "drift": self.drift,
             "under_way": None,
         }
         if self.under_way:
@@ -232,7 +279,9 @@ class Averager:
         """Take over what `state_dict` gave."""
         self.check_state(state)
         self.group.settle()  # what is under way writes into the message, and into what is loaded
-        self.encoding.load_state_dict(state["encoding"])
+        if state["encoding"]:
+            self.encoding.load_state_dict(state["encoding"])
+        self.drift = state["drift"]
         saved = state["under_way"]
         self.flight, self.under_way = None, saved is not None
         if saved is not None:

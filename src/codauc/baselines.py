@@ -60,7 +60,7 @@ def run_baselines(
             note(f"{way.name}:")
         folders.append(out / way.name)
         summary = train(_as(settings, way), folders[-1], overwrite=overwrite, quiet=quiet)
-        if summary["interrupted"]:
+        if not summary.get("finished"):
             break
     return folders
 

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from torch import Tensor
 
-from codauc.averaging import Averager
+from codauc.averaging import WISHES, Averager
 from codauc.checks import choice, known_arguments, whole
 from codauc.dual import DUALS, estimate_dual, in_modes
 from codauc.encoding import COMPRESSIONS
@@ -133,11 +133,11 @@ class CoDA:
                 f"delay={self.delay} with sync_every={stage.sync_every}: expected a smaller delay; "
                 "a round must have taken effect before the next begins."
             )
-        source = endless(batches)
-        if self.current is None:
+        source, again = endless(batches), self.current is not None
+        if not again:
             self.opt.begin_stage(stage.lr)
             self.current, self.closed, self.synced_at, self.inner_at = stage, False, 0, 0
-        self._compare(stage)
+        self._compare(stage, again=again)
         if stage.local_every is not None:
             self.averager.inner = self.group.machine()
         return self._run(stage, source)
@@ -148,9 +148,14 @@ class CoDA:
             yield from self._local_steps(stage, batches)
         self._close(stage, batches)
 
-    def _compare(self, stage: Stage) -> None:
+    def _compare(self, stage: Stage, *, again: bool = True) -> None:
         # Steps since the last round may differ: each worker saves and goes on where it is.
-        self.averager.compare(stage=asdict(stage), last_round=self.synced_at, closed=self.closed)
+        self.averager.compare(
+            "checkpoint" if again else "start",  # who goes on has not sent more in order to train
+            stage=asdict(stage),
+            last_round=self.synced_at,
+            closed=self.closed,
+        )
 
     def _close(self, stage: Stage, batches: Iterator[Any]) -> None:
         if not self.closed:
@@ -240,14 +245,30 @@ class CoDA:
         """
         self.averager.gradients()
 
-    def ask_to_stop(self) -> None:
-        """Ask all workers to stop: from the next round on `asked_to_stop` is true on each."""
-        self.averager.asking = True
+    def ask(self, wish: str) -> None:
+        """Ask something of all workers, until it is withdrawn: "stop", "leave" or "save".
 
-    @property
-    def asked_to_stop(self) -> bool:
+        It travels with the next round; what it means is up to the loop.
+        """
+        self.averager.asking.add(choice("wish", wish, WISHES))
+
+    def withdraw(self, wish: str) -> None:
+        """Ask no longer."""
+        self.averager.asking.discard(wish)
+        self.averager.asked.discard(wish)
+
+    def asked(self, wish: str) -> bool:
         """Whether a worker had asked when the last round began: equal on all of them."""
-        return self.averager.asked if self.group.size > 1 else self.averager.asking
+        averager = self.averager
+        return wish in (averager.asked if self.group.size > 1 else averager.asking)
+
+    def count_loss(self, loss: Tensor) -> None:
+        """Let the next round also see whether the loss of this step is finite."""
+        self.averager.losses.add_(loss.detach().to(self.averager.losses))
+
+    def check_finite(self) -> None:
+        """Raise if this worker's weights or losses are not finite; rounds do it for all workers."""
+        self.averager.check_alone()
 
     def watch_drift(self) -> None:
         """Let rounds note how far this worker was from the mean: one more pass over the weights."""

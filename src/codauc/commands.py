@@ -38,6 +38,7 @@ def train(options: Options) -> int:
     summary = run(
         settings,
         options["out"],
+        resume=options["resume"],
         overwrite=options["overwrite"],
         quiet=options["quiet"] or options["json"],
         tensorboard=options["tensorboard"],
@@ -47,9 +48,20 @@ def train(options: Options) -> int:
         return 0
     if options["json"]:
         say(json.dumps(summary))
+    elif summary.get("stopped"):
+        say(_stopped(summary))
     else:
         say("\n".join([*_told(summary), f"Report: {Path(summary['run']) / REPORT}"]))
-    return 130 if summary["interrupted"] else 0
+    return 130 if summary.get("interrupted") else 0
+
+
+def _stopped(summary: dict[str, Any]) -> str:
+    if not summary["steps"]:
+        return "Asked to leave before a step was taken; nothing is lost."
+    return (
+        f"Asked to leave: saved at step {summary['steps']}. Go on with: codauc train --resume "
+        f"--out {summary['run']}"
+    )
 
 
 def say(text: str) -> None:
@@ -160,7 +172,7 @@ def _scored(options: Options) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any] 
     """Row numbers, log-odds and labels of the data, by a run's model."""
     from codauc.data.opening import open_whole
     from codauc.group import LocalGroup
-    from codauc.trainer import scores_of
+    from codauc.watching import scores_of
 
     settings, saved = _loaded(options)
     data = replace(settings.data, source=options["source"], own=False, test=None)

@@ -17,12 +17,14 @@ from typing import Any
 from codauc.checks import choice, known_arguments, real, whole
 from codauc.schedules import geometric
 
+CONFIG = "config.toml"  # the name under which a run's directory has it
 RECIPES = ("default", "paper", "bce")
 OPTIMIZERS = ("adam", "sgd")
 SCHEDULES = ("cosine", "constant")
 CHOICES = ("steady", "best", "last")
 AVERAGES = ("window", "stage", "none")
 PERIODS = ("theorem", "growing", "once")
+NOT_FINITE = ("reduce", "stop")
 
 
 @dataclass(frozen=True)
@@ -208,6 +210,7 @@ class CommunicationSettings:
     """How many workers there are, and how often and how they average.
 
     `averages` is "weights", or "gradients" for data parallel training: a message at every step.
+    `timeout` is how long a worker waits for another; unless given, by how long rounds take.
     """
 
     workers: int = 1
@@ -215,7 +218,7 @@ class CommunicationSettings:
     sync_every: int | str | None = None
     compress: str | None = None
     delay: int = 0
-    timeout: float = 1800.0
+    timeout: float | None = None
     averages: str = "weights"
 
     def __post_init__(self) -> None:
@@ -228,7 +231,35 @@ class CommunicationSettings:
             whole("sync_every", every, least=1, remedy="use 1 to average after every step")
         whole("delay", self.delay, least=0, remedy="use 0 to wait for every round")
         choice("averages", self.averages, ("weights", "gradients"))
-        real("timeout", self.timeout, above=0, remedy="it is in seconds")
+        if self.timeout is not None:
+            real("timeout", self.timeout, above=0, remedy="it is in seconds")
+
+
+@dataclass(frozen=True)
+class SafetySettings:
+    """How a run is saved, and what it does about faults.
+
+    Checkpoints are written every `checkpoint_minutes`, or `checkpoint_rounds`, whichever is first;
+    0 and None for never. `keep` of them are kept. Where a worker's numbers are not finite,
+    `not_finite` says what to do: "reduce" goes back to the last look and halves the step size,
+    "stop" ends the run.
+    """
+
+    checkpoint_minutes: float = 2.0
+    checkpoint_rounds: int | None = None
+    keep: int = 2
+    max_restarts: int = 0
+    not_finite: str = "reduce"
+
+    def __post_init__(self) -> None:
+        _check_types(self)
+        remedy = "use 0 for no checkpoints by time"
+        real("checkpoint_minutes", self.checkpoint_minutes, least=0, remedy=remedy)
+        if self.checkpoint_rounds is not None:
+            whole("checkpoint_rounds", self.checkpoint_rounds, least=1, remedy="leave it out")
+        whole("keep", self.keep, least=1, remedy="use 2, so that one is left if one is damaged")
+        whole("max_restarts", self.max_restarts, least=0, remedy="use 0 to end at the first fault")
+        choice("not_finite", self.not_finite, NOT_FINITE)
 
 
 @dataclass(frozen=True)
@@ -239,6 +270,7 @@ class RunSettings:
     model: ModelSettings = field(default_factory=ModelSettings)
     recipe: RecipeSettings = field(default_factory=RecipeSettings)
     communication: CommunicationSettings = field(default_factory=CommunicationSettings)
+    safety: SafetySettings = field(default_factory=SafetySettings)
     seed: int = 0
     device: str = "cpu"
 
@@ -288,6 +320,7 @@ _TABLES = {
     "model": ModelSettings,
     "recipe": RecipeSettings,
     "communication": CommunicationSettings,
+    "safety": SafetySettings,
 }
 
 

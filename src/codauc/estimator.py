@@ -37,7 +37,8 @@ from codauc.models import build
 from codauc.models.base import Model
 from codauc.ranking import Calibration, calibrate
 from codauc.streaming import Learner
-from codauc.trainer import fit, gathered, make_model, settle
+from codauc.trainer import fit, make_model, settle
+from codauc.watching import gathered
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin  # type: ignore[import-untyped]

@@ -1,4 +1,9 @@
-"""Ctrl-C as a wish: the first asks a run to end with what it has, the second ends it at once."""
+"""Signals as wishes, which a run grants where nothing is lost.
+
+Ctrl-C asks it to end with what it has, and a second one ends it at once. SIGTERM, as schedulers
+send it, and SIGHUP, of a terminal that closes, ask it to save its state and leave. SIGUSR2 asks for
+a checkpoint.
+"""
 
 from __future__ import annotations
 
@@ -11,48 +16,106 @@ from contextlib import contextmanager, suppress
 from multiprocessing import resource_tracker
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
-_asked = threading.Event()
+STOP, LEAVE, SAVE = "stop", "leave", "save"
+_LEAVING = (signal.SIGTERM, signal.SIGHUP)
+_wishes: set[str] = set()
 _notices: list[Path] = []  # files that tell workers who are not yet listening
+_busy = False  # whether a run is where it looks at the wishes itself
 
 
-def asked() -> bool:
-    """Whether this process was asked to end."""
-    return _asked.is_set()
+class Left(BaseException):
+    """A process that was asked to leave has nothing to do any more; not an error."""
+
+
+def asked(wish: str) -> bool:
+    """Whether this process was asked for it; for a checkpoint, since this was last called."""
+    there = wish in _wishes
+    if wish == SAVE:
+        _wishes.discard(SAVE)
+    return there
+
+
+@contextmanager
+def looked_at() -> Iterator[None]:
+    """While this lasts, the run itself leaves when it is asked to; otherwise `Left` is raised."""
+    global _busy
+    if asked(LEAVE):
+        raise Left
+    before, _busy = _busy, True
+    try:
+        yield
+    finally:
+        _busy = before
+
+
+def _wish_to_leave(*_: Any) -> None:
+    _wishes.add(LEAVE)
+    if not _busy:
+        raise Left
+
+
+def _wish_to_save(*_: Any) -> None:
+    _wishes.add(SAVE)
 
 
 @contextmanager
 def listening(told: Callable[[], object] = lambda: None) -> Iterator[None]:
-    """While this lasts, the first Ctrl-C calls `told` and is remembered; the second interrupts.
+    """While this lasts, signals are remembered as wishes; the first Ctrl-C calls `told`.
 
     Workers that this process started are told, too. Outside the main thread nothing is changed.
     """
-    _asked.clear()
+    _wishes.clear()
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
-    def handle(number: int, frame: FrameType | None) -> None:
-        del number, frame
-        if _asked.is_set():
+    def stop(*_: Any) -> None:
+        if asked(STOP):
             raise KeyboardInterrupt
-        _asked.set()
+        _wishes.add(STOP)
         told()
-        for notice in _notices:
-            with suppress(OSError):
-                notice.touch()
-        for child in multiprocessing.active_children():
-            with suppress(OSError):
-                os.kill(child.pid or 0, signal.SIGUSR1)
+        _to_workers(signal.SIGUSR1, STOP)
 
-    before = signal.signal(signal.SIGINT, handle)
-    # workers inherit that it is ignored, until they listen themselves
-    unused = signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    def leave(number: int, frame: FrameType | None) -> None:
+        del frame
+        if _notices:  # they leave, and then this process has nothing to wait for
+            _wishes.add(LEAVE)
+            _to_workers(number, LEAVE)
+        else:
+            _wish_to_leave()
+
+    def save(*_: Any) -> None:
+        _wish_to_save()
+        for child in multiprocessing.active_children():
+            _send(child.pid, signal.SIGUSR2)
+
+    # workers inherit that SIGUSR1 is ignored, until they listen themselves
+    handlers: dict[int, Any] = {signal.SIGUSR1: signal.SIG_IGN, signal.SIGUSR2: save}
+    handlers |= {signal.SIGINT: stop, **dict.fromkeys(_LEAVING, leave)}
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # nohup
+        del handlers[signal.SIGHUP]
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
-        signal.signal(signal.SIGUSR1, unused)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _to_workers(number: int, wish: str) -> None:
+    for notice in _notices:
+        with suppress(OSError):
+            notice.write_text(wish)
+    for child in multiprocessing.active_children():
+        _send(child.pid, number)
+
+
+def _send(pid: int | None, number: int) -> None:
+    with suppress(OSError):
+        if pid is not None:
+            os.kill(pid, number)
 
 
 @contextmanager
@@ -81,8 +144,11 @@ def telling(notice: Path) -> Iterator[None]:
 
 def listen_as_a_worker(notice: Path) -> None:
     """In a worker's process: the one that started it decides, and may already have."""
-    _asked.clear()
+    _wishes.clear()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGUSR1, lambda *_: _asked.set())
-    if notice.exists():
-        _asked.set()
+    signal.signal(signal.SIGUSR1, lambda *_: _wishes.add(STOP))
+    signal.signal(signal.SIGUSR2, _wish_to_save)
+    for number in _LEAVING:
+        signal.signal(number, _wish_to_leave)
+    with suppress(OSError):
+        _wishes.update({notice.read_text()} & {STOP, LEAVE})

@@ -26,6 +26,7 @@ def launch(
     seed: int = 0,
     timeout: float = TIMEOUT,
     patient: bool = False,
+    max_restarts: int = 0,
 ) -> list[R]:
     """Call `function(group)` once in every worker; return the results in the order of ranks.
 
@@ -38,8 +39,9 @@ def launch(
     `simulate=True` runs the K workers in this process, one at a time, handing over only where they
     communicate, as if on `machines` machines. Each worker, simulated or not, has its own random
     streams (seeded by `seed` and its rank); simulated runs are deterministic. The first error of a
-    worker ends all of them and is raised with the worker's number. `patient=True` leaves the first
-    Ctrl-C to `codauc.interrupts`, for functions that end by themselves when asked to.
+    worker ends all of them and is raised with the worker's number; but up to `max_restarts` times
+    all processes are started again first, and `function` goes on from what it has saved.
+    `patient=True` leaves signals to `codauc.interrupts`, for functions that end when asked to.
 
     >>> launch(lambda group: (group.rank, group.size), workers=2, simulate=True)
     [(0, 2), (1, 2)]
@@ -66,9 +68,12 @@ def launch(
         )
     if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
         return [_under_torchrun(function, workers, seed, timeout)]
-    if asked == 1:
+    restarts = whole(
+        "max_restarts", max_restarts, least=0, remedy="use 0 to end at the first error"
+    )
+    if asked == 1 and not restarts:
         return [_alone(function, seed)]
-    return run_processes(function, asked, seed, timeout, patient=patient)
+    return run_processes(function, asked, seed, timeout, patient=patient, max_restarts=restarts)
 
 
 def _alone(function: Callable[[Group], R], seed: int) -> R:

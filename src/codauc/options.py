@@ -14,6 +14,8 @@ from typing import Any, NoReturn
 from codauc.config import (
     AVERAGES,
     CHOICES,
+    CONFIG,
+    NOT_FINITE,
     OPTIMIZERS,
     PERIODS,
     RECIPES,
@@ -79,7 +81,14 @@ _SETTINGS: dict[str, list[tuple[str, str, str, Any, str | None, str]]] = {
         ("--sync-every", "communication", "sync_every", "period", "I", "steps between two rounds, or theorem, growing, once (32)"),
         ("--compress", "communication", "compress", str, "bf16|int8", "send fewer bytes"),
         ("--delay", "communication", "delay", int, "D", "steps that hide a round (0)"),
-        ("--timeout", "communication", "timeout", float, "SECONDS", "longest wait for another worker (1800)"),
+        ("--timeout", "communication", "timeout", float, "SECONDS", "longest wait for another worker (ten times what rounds took)"),
+    ],
+    "safety": [
+        ("--checkpoint-minutes", "safety", "checkpoint_minutes", float, "M", "minutes between two checkpoints (2; 0: none)"),
+        ("--checkpoint-rounds", "safety", "checkpoint_rounds", int, "N", "or rounds (of one worker: steps)"),
+        ("--keep", "safety", "keep", int, "N", "checkpoints to keep (2)"),
+        ("--max-restarts", "safety", "max_restarts", int, "N", "how often to start all workers again when one is lost (0)"),
+        ("--not-finite", "safety", "not_finite", str, "|".join(NOT_FINITE), "what to do about NaN: halve the step size, or end (reduce)"),
     ],
 }  # fmt: skip
 _TABLE_OF = {row[0]: row for rows in _SETTINGS.values() for row in rows}
@@ -141,12 +150,14 @@ def _train(commands: Any) -> None:
         "codauc train scans/ --positive malignant --image-size 128 --workers 2",
         "codauc train cifar-10-binary.tar.gz --positive half --keep-negatives 0.4 --simulate 4",
         "codauc train --config runs/fraud-1/config.toml --seed 1 --out runs/again",
+        "codauc train --resume --out runs/fraud-1",
     )
     command.add_argument("source", metavar="DATA", nargs="?", help="a table (.csv, .parquet, .arrow), arrays (.npy, .npz), a directory of images or of CIFAR's, MNIST's or ImageNet's, or fashion-tiny")  # fmt: skip
     _settings(command)
     output = command.add_argument_group("output")
     output.add_argument("--config", type=Path, metavar="FILE", help="settings to begin from; options change them")  # fmt: skip
     output.add_argument("--out", type=Path, metavar="DIR", help="the run's directory (runs/NAME-N)")
+    output.add_argument("--resume", action="store_true", help="go on with the run that is there, or begin it")  # fmt: skip
     output.add_argument("--overwrite", action="store_true", help="lose the run that is there")
     output.add_argument("--tensorboard", action="store_true", help="also write TensorBoard's events")  # fmt: skip
     output.add_argument("--callback", metavar="MODULE:NAME", action="append", default=[], help="a codauc.Callback of your own")  # fmt: skip
@@ -292,7 +303,7 @@ def _completion(commands: Any) -> None:
 
 def settings_of(options: dict[str, Any]) -> RunSettings:
     """The settings that typed options mean, upon those of --config."""
-    settings, path = RunSettings(), options.get("config")
+    settings, path = RunSettings(), options.get("config") or _begun(options)
     if path is not None:
         try:
             text = Path(path).read_text(encoding="utf-8")
@@ -319,6 +330,18 @@ def settings_of(options: dict[str, Any]) -> RunSettings:
             "DATA is missing: expected a file or a directory; see codauc train --help."
         )
     return settings
+
+
+def _begun(options: dict[str, Any]) -> Path | None:
+    """The settings of the run to go on with."""
+    if not options.get("resume"):
+        return None
+    if options["overwrite"]:
+        raise ValueError("--resume and --overwrite: expected one of them.")
+    if options["out"] is None:
+        raise ValueError("--resume without --out: expected the run's directory.")
+    path = Path(options["out"]) / CONFIG
+    return path if path.exists() else None
 
 
 def _plain(settings: RunSettings) -> dict[str, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import builtins
 import contextlib
-import ctypes
 import io
 import json
 import logging
@@ -26,13 +25,13 @@ import torch
 
 from codauc.group import Group, GroupError
 from codauc.group.distributed import distributed
-from codauc.interrupts import listen_as_a_worker, telling
+from codauc.interrupts import LEAVE, Left, asked, listen_as_a_worker, telling
+from codauc.stopped import end_with_parent, killing_the_stopped
 from codauc.streams import seed_everything
 
 R = TypeVar("R")
 
 _NOTICE = "asked-to-end"  # the file that tells workers who start late
-_PDEATHSIG = 1  # prctl: the signal to get when the parent ends
 
 
 def run_processes(
@@ -42,12 +41,15 @@ def run_processes(
     timeout: float,
     *,
     patient: bool = False,
+    max_restarts: int = 0,
 ) -> list[R]:
     """Call `function(group)` in `workers` processes; return the results by rank.
 
-    With `patient` Ctrl-C is left to `interrupts.listening`.
+    With `patient` signals are left to `interrupts.listening`.
 
-    The first error of a worker ends all of them and is raised here with the worker's number.
+    The first error of a worker ends all of them; they are started again up to `max_restarts` times,
+    and then it is raised here with the worker's number. Where they may be started again, a worker
+    that was stopped (SIGSTOP) is killed after a few seconds.
     """
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -63,17 +65,20 @@ def run_processes(
             rdzv_backend="c10d",
             rdzv_endpoint="127.0.0.1:0",
             local_addr="127.0.0.1",
-            max_restarts=0,
+            max_restarts=max_restarts,
             start_method="spawn",
             logs_specs=DefaultLogsSpecs(log_dir=directory),
-            **(_without_interrupt(LaunchConfig) if patient else {}),
+            **(_without_signals(LaunchConfig) if patient else {}),
         )
         arguments = (function, seed, timeout, directory, os.getpid(), patient)
         hearing = telling(Path(directory) / _NOTICE) if patient else contextlib.nullcontext()
+        guarding = killing_the_stopped() if max_restarts else contextlib.nullcontext()
         try:
-            with hearing:
+            with hearing, guarding:
                 results = elastic_launch(config, _work)(*arguments)
         except ChildFailedError as error:
+            if asked(LEAVE):  # before some were listening
+                raise Left from None
             codes = {rank: failure.exitcode for rank, failure in error.failures.items()}
             raise _failure(Path(directory), codes, workers) from None
         except SignalException as error:
@@ -93,15 +98,20 @@ def _work(
     patient: bool,
 ) -> bytes:
     """The body of a worker's process."""
-    _end_with(parent)
+    end_with_parent(parent)
     if patient:
         listen_as_a_worker(Path(directory) / _NOTICE)
     rank = int(os.environ["RANK"])
-    (Path(directory) / f"{rank}.began").touch()
+    notes = Path(directory)
+    for name in (f"{rank}.began", f"{rank}.failure"):  # of an earlier try
+        (notes / name).unlink(missing_ok=True)
+    (notes / f"{rank}.began").touch()
     try:
         with distributed(timeout=timeout) as group:
             seed_everything(seed, rank)
             return _packed(function(group))
+    except Left:
+        return _packed(None)
     except SystemExit as left:
         # It would look like success, and the launcher would wait for a result for ever.
         error = RuntimeError(f"sys.exit({left.code!r}) in the worker")
@@ -112,18 +122,10 @@ def _work(
         raise
 
 
-def _without_interrupt(config: Any) -> dict[str, Any]:
-    """What lets the elastic launcher leave Ctrl-C alone; earlier than torch 2.9 it cannot."""
+def _without_signals(config: Any) -> dict[str, Any]:
+    """What lets the elastic launcher leave signals alone; earlier than torch 2.9 it cannot."""
     name = "signals_to_handle"
-    return {name: "SIGTERM,SIGHUP,SIGQUIT"} if name in config.__dataclass_fields__ else {}
-
-
-def _end_with(parent: int) -> None:
-    """Let this process end when its parent does, however that ends."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() != parent:
-        raise SystemExit("the process that started this worker is gone")
+    return {name: "SIGQUIT"} if name in config.__dataclass_fields__ else {}
 
 
 def _packed(result: Any) -> bytes:

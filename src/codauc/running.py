@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
+import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,20 +19,29 @@ from torch import nn
 from codauc import interrupts
 from codauc.agreement import together
 from codauc.callbacks import Callback
-from codauc.config import RunSettings
+from codauc.checkpoints import Checkpoints, Found, from_one
+from codauc.config import CONFIG, RunSettings
 from codauc.data.opening import Opened, open_data
-from codauc.group import Group
+from codauc.group import Group, GroupError
 from codauc.launching import launch
 from codauc.metrics import auc_interval
 from codauc.models import build
 from codauc.progress import Progress, note
 from codauc.ranking import average_precision
 from codauc.report.page import page
-from codauc.runs import CONFIG, METRICS, MODEL, REPORT, SCORES, SUMMARY, History, Record, RunFolder
+from codauc.resuming import as_saved, check_data, check_settings, identity
+from codauc.runs import CHECKPOINTS, MODEL, REPORT, History, Record, RunFolder
 from codauc.saved import save_model
+from codauc.stopped import end_with_parent, guarded
 from codauc.tensorboard import TensorBoard
-from codauc.trainer import Trained, fit, gathered, scores_of, settle
+from codauc.trainer import Departed, Trained, fit, settle
 from codauc.version import __version__
+from codauc.watching import gathered, scores_of
+
+_LONGEST_WAIT = 1800.0  # seconds for another worker, until it is known how long rounds take
+_LEAST_WAIT = 10.0  # seconds that it may take longer for once
+_OUTLIVED = 15.0  # seconds in which a killed run's workers end
+_SIGNALS_SPREAD = 2.0  # seconds from the first worker to the last that is asked to leave
 
 
 class Bar(Callback):
@@ -63,11 +75,14 @@ class Bar(Callback):
 
 
 class Files(Callback):
-    """Writes the run's directory as the run goes, so that a killed one is of use."""
+    """Writes the run's directory as the run goes, so that a killed one is of use.
 
-    def __init__(self, folder: RunFolder, opened: Opened) -> None:
+    A disk that is full costs what could not be written then, not the run.
+    """
+
+    def __init__(self, folder: RunFolder, opened: Opened, records: Sequence[Record] = ()) -> None:
         self.folder, self.opened = folder, opened
-        self.history = History(folder)
+        self.history = History(folder, records)
 
     def on_start(self, settings: RunSettings, steps: int) -> None:
         """What is needed to run it again."""
@@ -76,22 +91,32 @@ class Files(Callback):
 
     def on_record(self, record: Record) -> None:
         """One line more."""
-        self.history.add(record)
+        with self._going_on(record.step):
+            self.history.add(record)
 
     def on_keep(self, model: nn.Module, step: int) -> None:
         """The best so far."""
-        del step
-        save_model(self.folder / MODEL, model, self.opened.encoder)
+        with self._going_on(step):
+            save_model(self.folder / MODEL, model, self.opened.encoder)
 
     def on_end(self, summary: dict[str, Any]) -> None:
         """What came of it."""
         self.folder.write_summary(summary)
+
+    @contextmanager
+    def _going_on(self, step: int) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            note(f"\nStep {step}: {error.strerror or error}; the run goes on.")
+            self.folder.note_fault("not written", step=step, reason=str(error))
 
 
 def train(
     settings: RunSettings,
     out: str | Path | None = None,
     *,
+    resume: bool = False,
     overwrite: bool = False,
     quiet: bool = True,
     tensorboard: bool = False,
@@ -101,33 +126,47 @@ def train(
 
     Without `out` the directory is the first of runs/NAME-1, runs/NAME-2, ... that is free; the
     summary's "run" is its path. Under torchrun only worker 0 returns a summary, the others {}.
+
+    With `resume` the run that is in `out` goes on as if it had never stopped, or begins if there is
+    none; of one that is finished the summary is returned. A run that was asked to leave (SIGTERM)
+    saves its state and returns {"stopped": True, ...}.
     """
     parts, under_torchrun = settings.communication, "RANK" in os.environ
-    if out is not None:
+    if resume and (overwrite or out is None):
+        raise ValueError("resume: expected out, the run's directory, and no overwrite.")
+    if out is not None and not resume:
         check_free(RunFolder(out), overwrite=overwrite)
     if settings.data.own and parts.workers > 1 and "{rank}" not in settings.data.source:
         raise ValueError(
             f"own with {settings.data.source} for {parts.workers} workers: expected a file for "
             "each of them; write {rank} for the worker's number in its name."
         )
-    work = partial(
-        _work,
+    if out is None and settings.safety.max_restarts and not under_torchrun:
+        out = made_free(settings.data.source)  # all tries write to one directory
+    job = Job(
         settings=settings,
         out=None if out is None else str(out),
+        resume=resume,
         overwrite=overwrite,
         quiet=quiet,
         tensorboard=tensorboard,
         callbacks=tuple(callbacks),
     )
-    with interrupts.listening(partial(_told, quiet)):
-        results = launch(
-            work,
-            workers=None if under_torchrun else parts.workers,
-            simulate=parts.simulate,
-            seed=settings.seed,
-            timeout=parts.timeout,
-            patient=True,
-        )
+    try:
+        with interrupts.listening(partial(_told, quiet)):
+            results = launch(
+                job.work,
+                workers=None if under_torchrun else parts.workers,
+                simulate=parts.simulate,
+                seed=settings.seed,
+                timeout=parts.timeout or _LONGEST_WAIT,
+                patient=True,
+                max_restarts=0 if under_torchrun else settings.safety.max_restarts,
+            )
+    except interrupts.Left:
+        results = [None]
+    if results[0] is None and interrupts.asked(interrupts.LEAVE):
+        return {"run": job.out, "stopped": True, "steps": None}  # nothing was begun
     return results[0] or {}
 
 
@@ -140,60 +179,209 @@ def check_free(folder: RunFolder, *, overwrite: bool) -> None:
     """Refuse a directory with a run in it, unless told to lose it."""
     if folder.path.exists() and not folder.path.is_dir():
         raise ValueError(f"{folder.path} is a file: expected a directory for the run.")
-    if folder.finished and not overwrite:
+    if folder.begun and not overwrite:
         raise ValueError(
             f"{folder.path} already holds a run: expected another directory; choose one with "
-            "--out, or say --overwrite to lose it."
+            "--out, say --resume to go on with it, or --overwrite to lose it."
         )
 
 
-@contextmanager
-def claimed(
-    out: str | None, source: str, group: Group, *, overwrite: bool
-) -> Iterator[RunFolder | None]:
-    """Worker 0's directory, made and emptied, which no other run may use meanwhile."""
-    stack = ExitStack()
+@dataclass(frozen=True)
+class Job:
+    """What every worker is told."""
 
-    def claim() -> RunFolder | None:
-        if group.rank:
+    settings: RunSettings
+    out: str | None
+    resume: bool
+    overwrite: bool
+    quiet: bool
+    tensorboard: bool
+    callbacks: tuple[Callback, ...]
+
+    def work(self, group: Group) -> dict[str, Any] | None:
+        """One worker's part; worker 0 writes the files and returns the summary."""
+        if under_elastic():
+            end_with_parent(os.getppid())
+        with guarded() if under_elastic() and not ours() else nullcontext():
+            return self._work(group)
+
+    @property
+    def resuming(self) -> bool:
+        """Whether to go on with what is in the directory: also when started again."""
+        return self.resume or restarts() > 0
+
+    def _work(self, group: Group) -> dict[str, Any] | None:
+        if self.resuming and (summary := self._already(group)) is not None:
+            return summary
+        if not self.quiet and group.rank == 0:
+            note(f"Reading {self.settings.data.source} ...")
+        opened = open_data(self.settings.data, group, self.settings.seed)
+        data = identity(opened, group)
+        settled = settle(self.settings, opened, group.size)
+        together(group, lambda: _try_model(settled), "start")  # before an old run is lost
+        with self.claimed(group) as folder, interrupts.looked_at():
+            return self._train(group, folder, opened, settled, data)
+
+    def _already(self, group: Group) -> dict[str, Any] | None:
+        """The summary of a run that is finished; {} on the workers that do not have it."""
+        if self.out is None:
+            raise ValueError(
+                "started again without --out: expected the directory of the run, to go on with it."
+            )
+        folder = RunFolder(self.out)
+        done = group.rank == 0 and folder.finished
+        if not bool(group.gather(torch.tensor([int(done)]), "start").any()):
             return None
-        folder = RunFolder(made_free(source) if out is None else out)
-        folder.path.mkdir(parents=True, exist_ok=True)
-        stack.enter_context(folder.locked())
-        check_free(folder, overwrite=overwrite)
-        for name in (CONFIG, METRICS, SUMMARY, MODEL, SCORES, REPORT):
-            with suppress(FileNotFoundError):
-                (folder / name).unlink()
-        return folder
+        return folder.summary() if done else {}
 
-    with stack:
-        yield together(group, claim, "start")
+    @contextmanager
+    def claimed(self, group: Group) -> Iterator[RunFolder]:
+        """The run's directory; on worker 0, emptied of another run. No other run may use it."""
+        stack, patience = ExitStack(), _OUTLIVED if self.resuming else 0.0
 
+        def claim() -> str:
+            if group.rank:
+                return ""
+            made = self.out is None
+            folder = RunFolder(made_free(self.settings.data.source) if made else self.out or "")
+            folder.path.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(folder.locked(patience=patience))
+            if not self.resuming:
+                check_free(folder, overwrite=self.overwrite)
+                folder.empty()
+            return str(folder.path)
 
-def _work(
-    group: Group,
-    settings: RunSettings,
-    out: str | None,
-    overwrite: bool,
-    quiet: bool,
-    tensorboard: bool,
-    callbacks: tuple[Callback, ...],
-) -> dict[str, Any] | None:
-    """One worker's part; worker 0 writes the files and returns the summary."""
-    if not quiet and group.rank == 0:
-        note(f"Reading {settings.data.source} ...")
-    opened = open_data(settings.data, group, settings.seed)
-    settled = settle(settings, opened, group.size)
-    together(group, lambda: _try_model(settled), "start")  # before an old run is lost
-    with claimed(out, settings.data.source, group, overwrite=overwrite) as folder:
+        def join() -> None:
+            if group.rank:
+                folder.path.mkdir(parents=True, exist_ok=True)
+                stack.enter_context(folder.locked(group.rank, patience))
+                if not self.resuming:
+                    folder.empty_checkpoints()
+
+        with stack:
+            path = together(group, claim, "start")
+            folder = RunFolder(from_one(group, path.encode()).decode())
+            together(group, join, "start")
+            yield folder
+
+    def _train(
+        self,
+        group: Group,
+        folder: RunFolder,
+        opened: Opened,
+        settled: RunSettings,
+        data: dict[str, Any],
+    ) -> dict[str, Any] | None:
+        first = group.rank == 0
+
+        def told(text: str) -> None:
+            note(f"\nWorker {group.rank}: {text}; the run goes on.")
+            folder.note_fault("not written", worker=group.rank, reason=text)
+
+        checkpoints = Checkpoints(folder / CHECKPOINTS, group, settled.safety.keep, told)
+        found = checkpoints.newest() if self.resuming else None
+        stuck = 0
+        if found is not None:
+            settled = together(group, lambda: self._as_saved(found, opened, data, group), "start")
+            stuck = _without_progress(folder, found.number)
+            if first:
+                self._tell(folder, found, group)
+        if settled.communication.timeout is None:
+            group.limit_waiting(_LEAST_WAIT * 2 ** min(stuck, 8))
         watching: list[Callback] = []
-        if folder is not None:
-            watching = [Files(folder, opened), *callbacks]
-            watching += [TensorBoard(folder.path)] if tensorboard else []
-            watching += [] if quiet else [Bar()]
-        trained = fit(settled, opened, group, watching, stop=interrupts.asked)
+        if first:
+            records = [] if found is None else [Record(**r) for r in found.base["records"]]
+            watching = [Files(folder, opened, records), *self.callbacks]
+            watching += [TensorBoard(folder.path, records)] if self.tensorboard else []
+            watching += [] if self.quiet else [Bar()]
+        try:
+            trained = fit(
+                settled,
+                opened,
+                group,
+                watching,
+                wish=interrupts.asked,
+                checkpoints=checkpoints,
+                found=found,
+                data=data,
+            )
+        except Departed as left:
+            return self._left(folder, left.step, group)
+        finally:
+            checkpoints.wait()
+        if trained.interrupted and first:
+            folder.note_fault("interrupted", step=trained.steps)
         test = _test(trained, opened, group)
-        return None if folder is None else _finished(folder, trained, opened, test, watching)
+        summary = _finished(folder, trained, opened, test, watching) if first else None
+        if not trained.interrupted:
+            checkpoints.clear()
+        return summary
+
+    def _as_saved(
+        self, found: Found, opened: Opened, data: dict[str, Any], group: Group
+    ) -> RunSettings:
+        """The settings of the run that goes on; raise where what is here does not fit."""
+        saved = found.base["settings"]
+        check_data(found.base["data"], data)
+        check_settings(saved, settle(self.settings, opened, found.size))
+        if self.settings.data.own and found.size != group.size:
+            raise ValueError(
+                f"{group.size} workers in place of {found.size}, each with data of its own: "
+                "expected the same workers, as their data cannot be shared out anew."
+            )
+        return settle(as_saved(self.settings, saved), opened, group.size)
+
+    def _tell(self, folder: RunFolder, found: Found, group: Group) -> None:
+        for text in found.told:
+            note(f"Not used: {text}")
+            folder.note_fault("unreadable", reason=text)
+        facts = {"workers": group.size, "exact": found.exact, "restart": restarts()}
+        folder.note_fault("resumed", step=found.number, **facts)
+        if not self.quiet:
+            change = "" if found.exact else f", with {group.size} workers in place of {found.size}"
+            note(f"Going on from step {found.number}{change}.")
+
+    def _left(self, folder: RunFolder, step: int, group: Group) -> dict[str, Any]:
+        """After the state was saved: this process was asked to leave, or only another one was."""
+        deadline = time.monotonic() + _SIGNALS_SPREAD
+        while may_restart() and not interrupts.asked(interrupts.LEAVE):
+            if time.monotonic() > deadline:
+                raise GroupError(f"worker {group.rank}: another worker was asked to leave.")
+            time.sleep(0.05)
+        if group.rank == 0:
+            folder.note_fault("left", step=step)
+        return {"run": str(folder.path), "stopped": True, "steps": step}
+
+
+def _without_progress(folder: RunFolder, step: int) -> int:
+    """How often in succession a run was already resumed at this step: its workers may be slow."""
+    steps = [fault.get("step") for fault in folder.faults() if fault.get("event") == "resumed"]
+    return next((i for i, earlier in enumerate(reversed(steps)) if earlier != step), len(steps))
+
+
+def _environment(name: str) -> int:
+    text = os.environ.get(name, "")
+    return int(text) if text.isdigit() else 0
+
+
+def restarts() -> int:
+    """How often the elastic launcher has started the workers again."""
+    return _environment("TORCHELASTIC_RESTART_COUNT")
+
+
+def may_restart() -> bool:
+    """Whether the workers would be started again if this one failed."""
+    return _environment("TORCHELASTIC_MAX_RESTARTS") > restarts()
+
+
+def under_elastic() -> bool:
+    """Whether torch's elastic launcher has started this process."""
+    return "TORCHELASTIC_RUN_ID" in os.environ
+
+
+def ours() -> bool:
+    """Whether it is `codauc.launch` that uses it, as a process of this program."""
+    return multiprocessing.parent_process() is not None
 
 
 def _try_model(settings: RunSettings) -> None:

@@ -5,21 +5,27 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shutil
+import socket
+import time
 import tomllib
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, fields
+from datetime import datetime
 from io import BytesIO
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TextIO
 from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
 
+from codauc.config import CONFIG
 from codauc.writing import whole_file
 
-CONFIG, METRICS, SUMMARY = "config.toml", "metrics.jsonl", "summary.json"
+METRICS, SUMMARY, FAULTS = "metrics.jsonl", "summary.json", "faults.jsonl"
+CHECKPOINTS = "checkpoints"
 MODEL, SCORES, REPORT = "model.safetensors", "test_scores.npz", "report.html"
 LOCK = ".lock"
 
@@ -34,6 +40,7 @@ class Record:
     and the second minus the first. `drift` is how far a worker's weights were from the mean when
     last averaged, relative to the mean's length; None for one worker. `bytes` and `rounds` are
     those of one worker; `computing`, `communicating` and `waiting` are seconds up to here.
+    `workers` is how many there were.
     """
 
     step: int
@@ -56,6 +63,7 @@ class Record:
     communicating: float
     waiting: float
     stage_end: bool
+    workers: int = 1
 
 
 class Scores(NamedTuple):
@@ -75,26 +83,62 @@ class RunFolder:
         return self.path / name
 
     @property
+    def begun(self) -> bool:
+        """Whether there is something to lose."""
+        checkpoints = self / CHECKPOINTS
+        saved = checkpoints.is_dir() and any(checkpoints.iterdir())
+        return (self / SUMMARY).exists() or (self / MODEL).exists() or saved
+
+    @property
     def finished(self) -> bool:
-        """Whether a run ended here, so that there is something to lose."""
-        return (self / SUMMARY).exists() or (self / MODEL).exists()
+        """Whether a run came to its end here."""
+        return (self / SUMMARY).exists() and bool(self.summary().get("finished"))
+
+    def empty(self) -> None:
+        """Remove the run that is there."""
+        for name in (CONFIG, METRICS, SUMMARY, MODEL, SCORES, REPORT, FAULTS):
+            (self / name).unlink(missing_ok=True)
+        self.empty_checkpoints()
+
+    def empty_checkpoints(self) -> None:
+        """Remove its checkpoints; they may be a host's own."""
+        shutil.rmtree(self / CHECKPOINTS, ignore_errors=True)
 
     @contextmanager
-    def locked(self) -> Iterator[None]:
-        """No other process may write here meanwhile; the lock ends when this one does."""
-        path = self / LOCK
-        with path.open("w") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
+    def locked(self, rank: int = 0, patience: float = 0.0) -> Iterator[None]:
+        """No other process may be this worker here meanwhile; the lock ends when this one does.
+
+        One that is about to end, of a run that was killed, is waited for `patience` seconds.
+        """
+        path = self / (f"{LOCK}-{rank}" if rank else LOCK)
+        deadline = time.monotonic() + patience
+        while (file := _lock(path)) is None:
+            if time.monotonic() >= deadline:
                 raise ValueError(
-                    f"another run is being written to {self.path}: expected a directory of its "
-                    "own; choose another --out."
-                ) from error
+                    f"another run is being written to {self.path}{_writer(path)}: expected a "
+                    "directory of its own; choose another --out, or end that run."
+                )
+            time.sleep(0.1)
+        with file:
             try:
                 yield
             finally:
                 path.unlink(missing_ok=True)
+
+    def note_fault(self, event: str, **facts: Any) -> None:
+        """Append a line to faults.jsonl; it cannot be written where the disk is the fault."""
+        line = {"time": datetime.now().astimezone().isoformat(timespec="seconds"), "event": event, **facts}
+        with suppress(OSError), (self / FAULTS).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+
+    def faults(self) -> list[dict[str, Any]]:
+        """What happened to the run; lines that cannot be read are passed over."""
+        found = []
+        with suppress(OSError, UnicodeDecodeError):
+            for line in (self / FAULTS).read_text(encoding="utf-8").splitlines():
+                with suppress(ValueError):
+                    found.append(json.loads(line))
+        return [fault for fault in found if isinstance(fault, dict)]
 
     def write(self, name: str, content: str | bytes) -> Path:
         """Write a file, all of it or nothing."""
@@ -133,6 +177,7 @@ class RunFolder:
                 continue
             try:
                 plain = json.loads(line)
+                plain = {"workers": 1, **plain}  # which earlier versions did not tell
                 yield Record(**{name: plain[name] for name in names})
             except (ValueError, KeyError, TypeError) as error:
                 if number == len(lines):  # without its end: the run was killed while it wrote
@@ -181,13 +226,54 @@ class RunFolder:
 
 
 class History:
-    """Appends records to metrics.jsonl, each at once on the disk."""
+    """Appends records to metrics.jsonl, each at once on the disk; `records` are already made.
 
-    def __init__(self, folder: RunFolder) -> None:
-        self._path = folder / METRICS
-        self._path.write_text("", encoding="utf-8")
+    What cannot be written now is written with the next record: no line is lost, twice or half.
+    """
+
+    def __init__(self, folder: RunFolder, records: Sequence[Record] = ()) -> None:
+        self._path, self._end = folder / METRICS, 0
+        self._waiting = [self._line(record) for record in records]
+        with whole_file(self._path, "the history") as partial:
+            partial.write_bytes(b"")
+        self._write()
+
+    @staticmethod
+    def _line(record: Record) -> bytes:
+        return json.dumps(asdict(record), allow_nan=False).encode() + b"\n"
 
     def add(self, record: Record) -> None:
         """Append one line."""
-        with self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(asdict(record), allow_nan=False) + "\n")
+        self._waiting.append(self._line(record))
+        self._write()
+
+    def _write(self) -> None:
+        with self._path.open("r+b" if self._path.exists() else "w+b") as file:
+            file.truncate(self._end)  # a line that was cut off
+            file.seek(self._end)
+            file.write(b"".join(self._waiting))
+            file.flush()
+            self._end = file.tell()
+        self._waiting.clear()
+
+
+def _lock(path: Path) -> TextIO | None:
+    """The open file, locked; None if another process has it."""
+    file = path.open("a+")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.stat(path).st_ino == os.fstat(file.fileno()).st_ino:
+            file.truncate(0)
+            file.write(f"process {os.getpid()} on {socket.gethostname()}")
+            file.flush()
+            return file
+    except OSError:  # another has it, or has just removed it
+        pass
+    file.close()
+    return None
+
+
+def _writer(path: Path) -> str:
+    with suppress(OSError):
+        return f" ({path.read_text()})"
+    return ""

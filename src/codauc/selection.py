@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from codauc.paired import paired_auc_difference
 
 _TOLERANCE = 1.0  # standard errors of the difference that do not count
+_STATE = ("best_auc", "_best_scores", "_kept", "step", "scores", "auc")
 
 
 class Selection:
@@ -46,6 +47,15 @@ class Selection:
         assert self._best_scores is not None
         gap = paired_auc_difference(self._best_scores, scores, labels)
         return gap.value <= _TOLERANCE * gap.std_error
+
+    def state_dict(self) -> dict[str, Any]:
+        """What is kept; nothing in it changes later."""
+        return {name: getattr(self, name) for name in _STATE}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over what was kept."""
+        for name in _STATE:
+            setattr(self, name, state[name])
 
     def restore(self) -> None:
         """Give the model the weights that were kept."""

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 
 
-def seed_everything(seed: int, rank: int) -> None:
-    """Seed torch's, numpy's and Python's global streams for one worker."""
-    streams = np.random.SeedSequence(seed, spawn_key=(rank,)).generate_state(3)
+def seed_everything(seed: int, rank: int, *step: int) -> None:
+    """Seed torch's, numpy's and Python's global streams for one worker, and a step."""
+    streams = np.random.SeedSequence(seed, spawn_key=(rank, *step)).generate_state(3)
     torch.manual_seed(int(streams[0]))
     np.random.seed(int(streams[1]))
     random.seed(int(streams[2]))

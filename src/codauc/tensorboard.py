@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from codauc.runs import Record
 class TensorBoard(Callback):
     """Writes every number of every record as a scalar, and the end's AUC with the settings."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, records: Sequence[Record] = ()) -> None:
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
@@ -21,7 +22,8 @@ class TensorBoard(Callback):
                 f"TensorBoard's events cannot be written ({error}): install tensorboard, or leave "
                 "out --tensorboard."
             ) from error
-        self.writer: Any = SummaryWriter(folder / "tensorboard")
+        again = {"purge_step": records[-1].step + 1} if records else {}
+        self.writer: Any = SummaryWriter(folder / "tensorboard", **again)
 
     def on_record(self, record: Record) -> None:
         """One point of each curve."""

@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import asdict, dataclass, replace
+from typing import Any, NoReturn
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 
 from codauc.adaptive import PPDAdam
-from codauc.agreement import gather_bytes, together
+from codauc.agreement import together
+from codauc.averaging import NotFiniteError
 from codauc.callbacks import Callback
+from codauc.checkpoints import Checkpoints, Found
 from codauc.coda import CoDA
 from codauc.config import Recipe, RunSettings
 from codauc.data import Batches
 from codauc.data.opening import Opened, Part
 from codauc.data.rows import as_rows
-from codauc.evaluation import logits_of
-from codauc.group import Group
+from codauc.group import Group, GroupError
 from codauc.loss import MinMaxAUCLoss
 from codauc.metrics import auc_interval
 from codauc.models import TabularNet, build
@@ -34,12 +34,21 @@ from codauc.objective import pairwise_loss
 from codauc.optim import PPDSG
 from codauc.ranking import Calibration, calibrate
 from codauc.recipes import SYNC_EVERY, Facts, factor_of, model_arguments, plan, resolve
+from codauc.resuming import as_bits, merged, rest_of_all
 from codauc.runs import Record
 from codauc.schedules import Stage
 from codauc.selection import Selection
+from codauc.streams import seed_everything
+from codauc.watching import Watch, Window
+
+Wish = Callable[[str], bool]
 
 _EDGE_ROWS = 20_000  # of all workers, to set a table's ranges
-_CPU = torch.device("cpu")
+_GRACE = 3.0  # seconds in which a worker that was asked to leave waits for a round
+_LOOK_FOR_NAN = 16  # steps, of a worker that has no rounds
+_NOT_TRAINING = ("evaluate", "checkpoint")
+_STATE = ("step", "looked", "owed", "agreed", "reduced")  # of a run
+_REDUCTIONS = 8  # of the step size, after which a run is given up
 
 
 @dataclass(frozen=True)
@@ -98,16 +107,33 @@ def fit(
     callbacks: Sequence[Callback] = (),
     *,
     model: nn.Module | None = None,
-    stop: Callable[[], bool] = lambda: False,
+    wish: Wish = lambda _: False,
+    checkpoints: Checkpoints | None = None,
+    found: Found | None = None,
+    data: dict[str, Any] | None = None,
 ) -> Trained:
     """Train as `settings` (settled) say; all workers return the same model.
 
-    `stop()` is asked after each step; once it is true on a worker, all end at the next round with
-    what they have. `model` takes the place of the one that the settings name.
+    `wish(name)` is asked after each step. Once it is true on a worker for "stop", all end at the
+    next round with what they have; for "leave", all save their states and raise `Departed`; for
+    "save", they save them and go on. `found` is what to go on with, and `data` what tells the data
+    from others, to be saved with each state. `model` takes the place of the
+    one that the settings name.
     """
     run = _Run(settings, opened, group, callbacks if group.rank == 0 else (), model)
+    run.wish, run.checkpoints, run.data = wish, checkpoints, data or {}
+    if found is not None:
+        run.go_on_with(found)
     with _threads(settings, opened):
-        return run.go(stop)
+        return run.go()
+
+
+class Departed(Exception):  # noqa: N818
+    """The run was asked to leave, and its state is saved; not an error."""
+
+    def __init__(self, step: int) -> None:
+        super().__init__(f"left at step {step}")
+        self.step = step
 
 
 def make_model(settings: RunSettings, rows: Tensor, ratio: float) -> nn.Module:
@@ -167,7 +193,8 @@ class _Run:
         self.device = _device(settings.device)
         self.batches = self._batches(opened.train)
         self.model = together(group, lambda: self._model(model), "start").to(self.device)
-        self.loss = MinMaxAUCLoss(pos_ratio=self._ratio(), mix=self.recipe.mix).to(self.device)
+        loss = MinMaxAUCLoss(pos_ratio=self._ratio(), mix=self.recipe.mix, validate=False)
+        self.loss = loss.to(self.device)  # rounds tell whether numbers are finite
         self.opt = make_optimizer(self.model, self.loss, self.recipe)
         self.coda = CoDA(
             self.opt,
@@ -177,19 +204,34 @@ class _Run:
         )
         if group.size > 1:
             self.coda.watch_drift()
-        scale = factor_of(self.recipe, self.plan.steps)
-        still: Callable[[int], float] = lambda step: 1.0  # noqa: E731, ARG005
-        groups = len(self.opt.param_groups)
-        adam = self.recipe.optimizer == "adam"
-        factors = [scale] * (groups - 2) + ([still] * 2 if adam else [scale] * 2)
-        self.scheduler = LambdaLR(self.opt, factors)
-        self.watch = _Watch(self.model, opened.validation, group)
-        self.window = _Window(self.opt) if self.recipe.average == "window" else None
+        self.reduced = 1.0  # what is left of the step size after numbers that were not finite
+        self.scheduler = self._scheduler()
+        self.watch = Watch(self.model, opened.validation, group)
+        self.window = Window(self.opt) if self.recipe.average == "window" else None
         self.selection = Selection(self.model, self.recipe.select)
         self.records: list[Record] = []
         self.step, self.began = 0, time.perf_counter()
+        self.looked = 0  # the step of the last look, or the stage's first
+        self.owed = False  # whether a round that was cut off, and what follows it, is to be made up
         self.before = group.ledger.record()  # reading is not training
         self.same_steps = settings.communication.averages == "gradients"
+        self.wish: Wish = lambda _: False
+        self.checkpoints: Checkpoints | None = None
+        self.data: dict[str, Any] = {}
+        self.good: dict[str, Any] | None = None  # the state to go back to
+        self.agreed, self.grants = 0, 0  # the step of the last round, and how many there were
+        self.saved_at, self.saved_rounds = time.monotonic(), 0
+        self.leaving: float | None = None  # since when
+
+    def _scheduler(self) -> LambdaLR:
+        shape = factor_of(self.recipe, self.plan.steps)
+
+        def scale(step: int) -> float:
+            return self.reduced * shape(step)
+
+        still: Callable[[int], float] = lambda step: 1.0  # noqa: E731, ARG005
+        groups, adam = len(self.opt.param_groups), self.recipe.optimizer == "adam"
+        return LambdaLR(self.opt, [scale] * (groups - 2) + ([still] * 2 if adam else [scale] * 2))
 
     def _model(self, given: nn.Module | None) -> nn.Module:
         if given is not None:
@@ -225,19 +267,28 @@ class _Run:
         train = self.opened.train
         return self.batches.sampled_ratio or train.positives / train.samples
 
-    def go(self, stop: Callable[[], bool]) -> Trained:
+    def go(self) -> Trained:
         """All stages; then the model that is kept."""
         for callback in self.callbacks:
             callback.on_start(self.settings, self.plan.steps)
+        self._remember()
         interrupted = False
-        for number in range(len(self.plan.stages)):
-            self._stage(number, stop)
-            interrupted = self.coda.asked_to_stop
-            if interrupted:
-                self.coda.finish(self.batches)
+        while self.coda.stages_done < len(self.plan.stages) and not interrupted:
+            number = self.coda.stages_done
+            try:
+                self._stage(number)
+                interrupted = self.coda.asked("stop")
+                if interrupted:
+                    self.coda.finish(self.batches)
+            except NotFiniteError as error:
+                self._go_back(error)
+                continue
+            except GroupError:
+                self._leave_as_it_is()
+                raise
             self._look(number, stage_end=True)
-            if interrupted:
-                break
+            self.looked = self.step
+            self._remember()
         self.selection.restore()
         return Trained(
             model=self.model,
@@ -253,30 +304,61 @@ class _Run:
             notes=self.notes,
         )
 
-    def _stage(self, number: int, stop: Callable[[], bool]) -> None:
+    def _stage(self, number: int) -> None:
         stage, warm = self.plan.stages[number], number < self.plan.warm
         objective = self.loss.cross_entropy if warm else self.loss
-        every, last = self._period(1 if self.same_steps else stage.sync_every), self.step
+        first = self.step - (self.opt.steps if self.coda.current is not None else 0)
         for x, y in self.coda.stage(stage, self.batches):
+            if self.owed:  # the round is made up for; the batch comes after it
+                self.owed = False
+                self._after_step(number, stage, saving=False)
             self.opt.zero_grad()
-            objective(self.model(x.to(self.device)), y.to(self.device)).backward()
+            loss = objective(self.model(x.to(self.device)), y.to(self.device))
+            loss.backward()
+            self.coda.count_loss(loss)
             if self.same_steps:
                 self.coda.average_gradients()
-            self.opt.step()
+            try:
+                self.opt.step()
+            finally:
+                self.owed = self.step < first + self.opt.steps
+                self.step = first + self.opt.steps
+            self.owed = False
             self.scheduler.step()
-            self.step += 1
-            for callback in self.callbacks:
-                callback.on_step(self.step, self._label(number), self.group.ledger.rounds)
-            if stop():
-                self.coda.ask_to_stop()
-            alike, inside = self._alike(stage), self.opt.steps < stage.steps
-            if alike and self.window is not None:
-                self.window.add()
-            if self.coda.asked_to_stop:
+            self._after_step(number, stage)
+            if self.coda.asked("stop"):
                 break
-            if self.step - last >= every and alike and inside:
-                last = self.step
-                self._look(number)
+
+    def _after_step(self, number: int, stage: Stage, *, saving: bool = True) -> None:
+        """What follows a step: a look, a checkpoint, a wish."""
+        for callback in self.callbacks:
+            callback.on_step(self.step, self._label(number), self.group.ledger.rounds)
+        for name in ("stop", "leave", "save"):
+            if self.wish(name):
+                self.coda.ask(name)
+        fresh = self._agreed()
+        alike, inside = self._alike(stage), self.opt.steps < stage.steps
+        if self.group.size == 1 and self.step % _LOOK_FOR_NAN == 0:
+            self.coda.check_finite()
+        if alike and self.window is not None:
+            self.window.add()
+        every = self._period(1 if self.same_steps else stage.sync_every)
+        if self.step - self.looked >= every and alike and inside:
+            self.looked = self.step
+            if self.group.size == 1:
+                self.coda.check_finite()
+            self._look(number)
+            self._remember()
+        if inside and saving and self.checkpoints is not None:
+            self._save(fresh=fresh)
+
+    def _agreed(self) -> bool:
+        """Whether a round took effect at this step, so that all know the wishes of all."""
+        grants = self.coda.averager.grants
+        fresh = self.group.size == 1 or grants != self.grants
+        if fresh:
+            self.agreed, self.grants = self.step, grants
+        return fresh
 
     def _label(self, number: int) -> int:
         """The number of a stage for people: 0 is the warm start."""
@@ -327,10 +409,128 @@ class _Run:
             communicating=ledger["communicating"],
             waiting=ledger["waiting"],
             stage_end=stage_end,
+            workers=self.group.size,
         )
         self.records.append(record)
         for callback in self.callbacks:
             callback.on_record(record)
+
+    def _save(self, *, fresh: bool) -> None:
+        """A checkpoint, if it is time for one; or leave, if that was asked for."""
+        assert self.checkpoints is not None
+        safety, checkpoints = self.settings.safety, self.checkpoints
+        age = time.monotonic() - self.saved_at
+        seconds = 60 * safety.checkpoint_minutes or math.inf
+        if fresh:
+            self.saved_rounds += 1
+            due = self.saved_rounds >= (safety.checkpoint_rounds or math.inf)
+            if self.group.rank == 0 and age > seconds:
+                self.coda.ask("save")
+            if self.coda.asked("leave"):
+                self._leave()
+            if due or self.coda.asked("save") or self.coda.asked("stop"):
+                self.coda.withdraw("save")
+                self._saved()
+                checkpoints.save(self.agreed, self.state_dict())
+        elif not self.coda.averager.under_way:  # nobody else is needed: all are after one round
+            if self.wish("leave"):
+                self.leaving = self.leaving or time.monotonic()
+                if time.monotonic() - self.leaving > _GRACE:
+                    self._leave()
+            if age > 1.5 * seconds:
+                self._saved()
+                checkpoints.save_alone(self.agreed, self.state_dict())
+
+    def _saved(self) -> None:
+        self.saved_at, self.saved_rounds = time.monotonic(), 0
+
+    def _leave(self) -> NoReturn:
+        assert self.checkpoints is not None
+        self.checkpoints.save_alone(self.agreed, self.state_dict())
+        self.checkpoints.wait()
+        raise Departed(self.step)
+
+    def _leave_as_it_is(self) -> None:
+        """Another worker has left first: the round that failed is made up for later."""
+        plain = not (self.coda.delay or self.same_steps)
+        if self.owed and plain and self.checkpoints is not None and self.wish("leave"):
+            self._leave()
+
+    def _remember(self) -> None:
+        """Keep the state as it is, to go back to it."""
+        if self.settings.safety.not_finite == "reduce":
+            self.good = self.state_dict()
+
+    def _go_back(self, error: NotFiniteError) -> None:
+        if self.good is None or self.reduced < 0.5**_REDUCTIONS:
+            raise error
+        when, began, half = self.step, self.began, self.reduced / 2
+        self.load_state_dict(self.good)
+        self.began, self.reduced = began, half
+        self.good["reduced"] = half
+        text = f"Step {when}: numbers were not finite; went on from step {self.step} with 1/"
+        self.notes.append(f"{text}{round(1 / half)} of the step size.")
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything this worker needs to go on, as copies."""
+        rest = self.batches.remaining()
+        return {
+            "settings": json.loads(json.dumps(asdict(self.settings))),
+            "data": self.data,
+            "coda": self.coda.state_dict(),
+            "batches": self.batches.state_dict(),
+            "rest": None if rest is None else as_bits(self.opened.train.rows[rest]),
+            "window": None if self.window is None else self.window.state_dict(),
+            "selection": self.selection.state_dict(),
+            "records": [asdict(record) for record in self.records],
+            "notes": list(self.notes),
+            "seconds": time.perf_counter() - self.began,
+            "before": dict(self.before),
+            **{name: getattr(self, name) for name in _STATE},
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on as the worker did that gave this state."""
+        self.coda.load_state_dict(state["coda"])
+        self._load_common(state)
+        self.batches.load_state_dict(state["batches"])
+
+    def _load_common(self, state: dict[str, Any]) -> None:
+        if self.window is not None:
+            self.window.load_state_dict(state["window"])
+        self.selection.load_state_dict(state["selection"])
+        self.records[:] = [Record(**plain) for plain in state["records"]]
+        self.notes[:] = state["notes"]
+        self.began = time.perf_counter() - state["seconds"]
+        self.before = dict(state["before"])
+        for name in _STATE:
+            setattr(self, name, state[name])
+        self.grants = self.coda.averager.grants
+        self.scheduler.last_epoch, self.scheduler._step_count = self.step, self.step + 1
+
+    def go_on_with(self, found: Found) -> None:
+        """Take over what was found, if it is of this run; an error on one worker is one on all."""
+        if found.exact:
+            together(self.group, lambda: self.load_state_dict(found.base), "checkpoint")
+            return
+        state, rest = merged(found, self.group), rest_of_all(found, self.group)
+        if state["coda"]["stage"] is not None:  # as it is planned for so many workers
+            stage = self.plan.stages[state["coda"]["stages_done"]]
+            state["coda"]["stage"] = asdict(stage)
+        together(self.group, lambda: self._begin_with(state, rest), "checkpoint")
+        self.coda.averager.same_everywhere()
+        seed_everything(self.settings.seed, self.group.rank, self.step)
+        text = f"Step {self.step}: went on with {self.group.size} workers in place of {found.size}"
+        if found.missing:
+            text += f", without the state of {len(found.missing)} of them"
+        self.notes.append(f"{text}.")
+
+    def _begin_with(self, state: dict[str, Any], rest: Tensor | None) -> None:
+        self.coda.load_state_dict(state["coda"])
+        self._load_common(state)
+        if rest is not None:
+            mine = torch.isin(self.opened.train.rows, rest).nonzero().flatten()
+            self.batches.begin_with(state["batches"]["epoch"], mine)
 
     def _spent(self) -> dict[str, float]:
         """The ledger's totals, with the seconds since training began."""
@@ -352,83 +552,10 @@ class _Run:
         return found
 
 
-class _Window:
-    """The mean of the models that all workers shared since it was last used; nothing is sent."""
-
-    def __init__(self, opt: PPDSG) -> None:
-        self.opt, self.count = opt, 0
-        self.means = [torch.zeros_like(weights) for weights in self._weights()]
-
-    def _weights(self) -> list[Tensor]:
-        flat = self.opt.flat
-        return [block.of(flat.vectors) for block in flat.blocks if block.role == "weight"]
-
-    @torch.no_grad()
-    def add(self) -> None:
-        """Count the weights as they are now."""
-        self.count += 1
-        for mean, weights in zip(self.means, self._weights(), strict=True):
-            mean.lerp_(weights, 1 / self.count)
-
-    @contextmanager
-    def as_weights(self) -> Iterator[None]:
-        """The model has the mean for weights while this lasts; then a new mean begins."""
-        own = [weights.clone() for weights in self._weights()]
-        if self.count:
-            self._set(self.means)
-        try:
-            yield
-        finally:
-            self._set(own)
-            self.count = 0
-
-    @torch.no_grad()
-    def _set(self, values: list[Tensor]) -> None:
-        for weights, value in zip(self._weights(), values, strict=True):
-            weights.copy_(value)
-        self.opt.flat.mark_changed()
-
-
-class _Watch:
-    """The validation set: every worker scores its part, all know the scores of all."""
-
-    def __init__(self, model: nn.Module, part: Part | None, group: Group) -> None:
-        self.model, self.part, self.group = model, part, group
-        self.labels: NDArray[np.bool_] = np.empty(0, bool)
-        if part is not None:
-            assert part.y is not None
-            self.labels = gathered(part.y.numpy().astype(np.bool_), group)
-
-    def look(self, drift: float | None) -> tuple[NDArray[Any], float | None]:
-        """All scores, in the order of the labels, and the root mean square of the drifts."""
-        assert self.part is not None
-        scores = scores_of(self.model, self.part)
-        if self.group.size == 1:
-            return scores, None
-        drifts = gathered(np.array([np.nan if drift is None else drift]), self.group)
-        mean = None if np.isnan(drifts).any() else float(np.sqrt((drifts**2).mean()))
-        return gathered(scores, self.group), mean
-
-
-def scores_of(model: nn.Module, part: Part) -> NDArray[Any]:
-    """The logits of a worker's samples, as float32."""
-    if not len(part.x):
-        return np.empty(0, np.float32)
-    return logits_of(model, part.x).astype(np.float32, copy=False)
-
-
-def gathered(values: NDArray[Any], group: Group) -> NDArray[Any]:
-    """The workers' arrays, end to end in the order of ranks, on each of them."""
-    if group.size == 1:
-        return values
-    parts = gather_bytes(group, values.tobytes(), "evaluate", _CPU)
-    return np.concatenate([np.frombuffer(part, values.dtype) for part in parts])
-
-
 def training_bytes(group: Group) -> int:
-    """Bytes that a worker sent in order to train; looks at the validation set are not counted."""
+    """Bytes that a worker sent in order to train, without looks and checkpoints."""
     tallies = group.ledger.tallies
-    return sum(tally.sent for kind, tally in tallies.items() if kind != "evaluate")
+    return sum(tally.sent for kind, tally in tallies.items() if kind not in _NOT_TRAINING)
 
 
 @contextmanager

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+
+PARTIAL = ".codauc-partial-"  # how the name of what is not yet whole begins
 
 
 @contextmanager
@@ -22,7 +25,7 @@ def whole_file(path: str | os.PathLike[str], what: str = "it") -> Iterator[Path]
     ['a.txt']
     """
     target = Path(path).resolve()
-    partial = target.with_name(f".codauc-{os.getpid()}.partial")
+    partial = target.with_name(f"{PARTIAL}{uuid.uuid4().hex}")
     try:
         yield partial
         with partial.open("rb") as file:
@@ -36,3 +39,10 @@ def whole_file(path: str | os.PathLike[str], what: str = "it") -> Iterator[Path]
     finally:
         with suppress(OSError):
             partial.unlink(missing_ok=True)
+
+
+def remove_partial(folder: Path) -> None:
+    """Remove what a process that was killed left there; nobody else may be writing."""
+    for path in folder.glob(f"{PARTIAL}*"):
+        with suppress(OSError):
+            path.unlink(missing_ok=True)

@@ -241,7 +241,7 @@ def test_an_epoch_from_disk_gives_every_sample_once_window_by_window(count, bloc
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("codauc.data.order._WINDOW", 4)
         order = Shuffled(count, size, seed, worker=0, block=block)
-        whole = order._order(0)
+        whole = order.order(0)
     assert sorted(whole.tolist()) == list(range(count))
     blocks = (whole // block).tolist()
     if count > 4 * block:  # a window's blocks come in it alone, and in no other
@@ -249,7 +249,7 @@ def test_an_epoch_from_disk_gives_every_sample_once_window_by_window(count, bloc
         assert all(len(part) <= 4 for part in seen)
         assert sum(map(len, seen)) == -(-count // block)
     else:
-        assert torch.equal(whole, Shuffled(count, size, seed, worker=0)._order(0))
+        assert torch.equal(whole, Shuffled(count, size, seed, worker=0).order(0))
 
 
 def _windows(blocks, count, block):

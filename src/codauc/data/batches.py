@@ -126,11 +126,31 @@ class Batches(Iterator[tuple[Tensor, Tensor]]):
         self.position = after
         return x, y
 
-    def state_dict(self) -> dict[str, int]:
+    def state_dict(self) -> dict[str, Any]:
         """The position: the epoch, how many of its samples were given, and what it depends on."""
-        return {"epoch": self.epoch, "index": self.index, **self._identity()}
+        state: dict[str, Any] = {"epoch": self.epoch, "index": self.index, **self._identity()}
+        rest = self._order.rest
+        return {**state, "rest": rest[1].clone()} if rest and rest[0] == self.epoch else state
 
-    def load_state_dict(self, state: Mapping[str, int]) -> None:
+    def remaining(self) -> Tensor | None:
+        """The numbers of the samples that this epoch has yet to give; None if balanced."""
+        if isinstance(self._order, Balanced):
+            return None
+        return self._order.order(self.epoch)[self.index :]
+
+    def begin_with(self, epoch: int, rest: Tensor) -> None:
+        """Let an epoch give these samples alone, each once, and go there; whole epochs follow.
+
+        So workers whose number has changed share what the epoch had yet to give. Balanced batches
+        begin anew.
+        """
+        if isinstance(self._order, Balanced):
+            self._move(Position())
+            return
+        self._order.rest = (epoch, torch.as_tensor(rest, dtype=torch.int64).sort().values)
+        self._move(Position(epoch))
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go to a saved position; the next batches are those that followed it.
 
         The data must have the same length, and the seed, the worker and the batch size must be
@@ -152,8 +172,11 @@ class Batches(Iterator[tuple[Tensor, Tensor]]):
         remedy = "use what state_dict() returned"
         epoch = whole("epoch", state["epoch"], least=0, remedy=remedy)
         index = whole("index", state["index"], least=0, remedy=remedy)
-        if index >= self._order.epoch_length:
-            length = self._order.epoch_length
+        if isinstance(self._order, Shuffled):
+            rest = state.get("rest")
+            self._order.rest = None if rest is None else (epoch, torch.as_tensor(rest).clone())
+        length = self._order.length(epoch)
+        if index >= max(1, length):
             raise ValueError(f"index={index}: expected less than {length} samples; {remedy}.")
         self._move(Position(epoch, index))
 

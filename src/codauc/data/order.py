@@ -42,25 +42,34 @@ class Shuffled:
         self, count: int, batch_size: int, seed: int, worker: int, block: int | None = None
     ) -> None:
         self.count, self.batch_size, self.seed, self.worker = count, batch_size, seed, worker
-        self.epoch_length, self.block = count, block
+        self.block = block
+        self.rest: tuple[int, Tensor] | None = None  # an epoch that gives these samples alone
+
+    def length(self, epoch: int) -> int:
+        """How many samples an epoch gives."""
+        return self.count if self.rest is None or self.rest[0] != epoch else len(self.rest[1])
 
     def plan(self, position: Position) -> Plan:
         """The batches that follow a position."""
         epoch, index = position
         while True:
-            order = self._order(epoch)
+            order = self.order(epoch)
             epoch += 1
-            while index < self.count:
+            count = len(order)
+            while index < count:
                 stop = index + self.batch_size
-                if self.count - stop == 1 and self.batch_size > 1:
-                    stop = self.count  # BatchNorm refuses a leftover single sample
-                over = stop >= self.count
+                if count - stop == 1 and self.batch_size > 1:
+                    stop = count  # BatchNorm refuses a leftover single sample
+                over = stop >= count
                 yield order[index:stop], Position(epoch) if over else Position(epoch - 1, stop)
                 index = stop
             index = 0
 
-    def _order(self, epoch: int) -> Tensor:
+    def order(self, epoch: int) -> Tensor:
+        """The numbers of an epoch's samples."""
         source = generator(np.random.SeedSequence(self.seed, spawn_key=(3, self.worker, epoch)))
+        if self.rest is not None and self.rest[0] == epoch:
+            return self.rest[1][torch.randperm(len(self.rest[1]), generator=source)]
         if self.block is None or not is_windowed(self.count, self.block):
             return torch.randperm(self.count, generator=source)
         blocks = torch.randperm(-(-self.count // self.block), generator=source)
@@ -88,7 +97,13 @@ class Balanced:
         self.batch_size, self.seed, self.worker = batch_size, seed, worker
         lengths = [-(-len(deck) // hand) for deck, hand in zip(self.decks, self.hands, strict=True)]
         self.epoch_length = max(lengths) * batch_size
+        self.rest = None  # a class's samples come again and again: no epoch is a part
         self.checksum = zlib.crc32(positive.numpy().tobytes())
+
+    def length(self, epoch: int) -> int:
+        """How many samples an epoch gives."""
+        del epoch
+        return self.epoch_length
 
     def plan(self, position: Position) -> Plan:
         """The batches that follow a position."""

@@ -37,7 +37,7 @@ class Ledger:
     """Calls, bytes and seconds of a worker by kind, and its seconds of computing in between.
 
     Kinds: "start", "round" (averaging), "reply" (the second half of a compressed round), "inner"
-    (averaging inside a machine), "dual" (estimates of alpha), "evaluate".
+    (averaging inside a machine), "dual" (estimates of alpha), "evaluate", "checkpoint".
 
     >>> ledger = Ledger()
     >>> ledger.add("round", sent=6, received=6, seconds=0.5)
@@ -217,6 +217,13 @@ class Group(ABC):
     @abstractmethod
     def machine(self) -> Group:
         """The workers on this worker's machine, as a group of their own, with the same ledger."""
+
+    def limit_waiting(self, least: float) -> None:
+        """From now on wait for others by how long it took so far, and at least `least` seconds.
+
+        Only for workers that take the same time from call to call; nothing where none can be lost.
+        """
+        del least
 
     def sum_(self, tensor: Tensor, kind: str) -> None:
         """Replace `tensor` by its sum over the workers, in place."""

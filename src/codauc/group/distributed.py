@@ -19,6 +19,7 @@ from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 
 from codauc.checks import known_arguments, real
 from codauc.group import Call, Group, GroupError, Ledger, Pending
+from codauc.group.patience import Patience
 from codauc.group.rendezvous import (
     Notes,
     Place,
@@ -31,6 +32,9 @@ from codauc.group.rendezvous import (
     told,
     unlike,
 )
+
+# newer torch has a public name for it and warns about the old one
+_set_timeout = getattr(dist, "set_timeout", None) or dist.distributed_c10d._set_pg_timeout
 
 TIMEOUT = 300.0  # seconds; torch's own half an hour is too long to wait for a worker that is gone
 _LONGEST = 1e7
@@ -59,6 +63,8 @@ class DistributedGroup(Group):
         self._owned = notes is not None and parent is None
         self._broken: str | None = None  # why no call can be made any more
         self._machine: DistributedGroup | None = None
+        self._patience: Patience | None = None
+        self._limit = timeout  # of torch's, at this moment
         if self._owned:
             atexit.register(self._at_exit)
 
@@ -67,6 +73,25 @@ class DistributedGroup(Group):
         if self._root._broken is not None:
             raise GroupError(f"this group is broken: {self._root._broken}")
         return _Work(self, call)
+
+    def limit_waiting(self, least: float) -> None:
+        """Wait for others by how long it took so far."""
+        if self._owned:
+            self._patience = Patience(min(least, self.timeout), self.timeout)
+
+    def be_patient(self, kind: str) -> None:
+        """Let the collective that begins wait as long as one of its kind may."""
+        if self._patience is None:
+            return
+        limit = self._patience.limit(kind)
+        if limit != self._limit:
+            self._limit = limit
+            _set_timeout(timedelta(seconds=limit), self.process_group)
+
+    def took(self, kind: str) -> None:
+        """A collective is over."""
+        if self._patience is not None:
+            self._patience.took(kind)
 
     def machine(self) -> Group:
         """The workers on the same host; when first called, a collective of theirs."""
@@ -139,6 +164,7 @@ class _Work:
         group.ledger.stand_still()
         self.start = time.perf_counter()
         with self._watched():
+            group.be_patient(call.kind)
             self.work = _begin(call, group.process_group)
         self.free = time.perf_counter()  # from now on this worker can compute
         group.ledger.go_on()
@@ -155,6 +181,7 @@ class _Work:
         ledger.stand_still()
         with self._watched():
             self.work.wait()
+        self.group.took(self.call.kind)
         end = self.end or time.perf_counter()
         sent, received = self.call.traffic(self.group.rank, self.group.size)
         ledger.add(self.call.kind, sent=sent, received=received, seconds=end - self.start)

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from codauc.config import CONFIG
 from codauc.report.curves import Operating, operating
 from codauc.report.formats import number
-from codauc.runs import CONFIG, METRICS, SUMMARY, Record, RunFolder, Scores
+from codauc.runs import METRICS, SUMMARY, Record, RunFolder, Scores
 
 Floats = NDArray[np.float64]
 

@@ -1,0 +1,88 @@
+"""Processes that hang or outlive others: ended, so that those who wait for them can go on."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import multiprocessing.process
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+_PATIENCE = 5  # seconds for which a worker may be stopped
+_PDEATHSIG = 1  # prctl: the signal to get when the parent ends
+
+# What a guard runs, without this package, so that it is small: it ends with the one it watches.
+_GUARD = """
+import os, signal, sys, time
+pid, patience, count = int(sys.argv[1]), int(sys.argv[2]), 0
+while os.getppid() == pid:
+    time.sleep(1)
+    with open(f"/proc/{pid}/stat") as file:
+        count = count + 1 if file.read().rpartition(")")[2].split()[0] == "T" else 0
+    if count >= patience:
+        os.kill(pid, signal.SIGKILL)
+"""
+
+
+def end_with_parent(parent: int) -> None:
+    """Let this process end when its parent does, however that ends."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        raise SystemExit("the process that started this worker is gone")
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether a process was stopped (SIGSTOP), and stands still."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+    except (OSError, IndexError):
+        return False
+
+
+@contextlib.contextmanager
+def killing_the_stopped() -> Iterator[None]:
+    """While this lasts, processes that this one has started are killed if they stay stopped."""
+    done = threading.Event()
+
+    def watch() -> None:
+        seconds: dict[int, int] = {}
+        while not done.wait(1.0):
+            # active_children() would reap them under the launcher's hands
+            for child in list(multiprocessing.process._children):  # type: ignore[attr-defined]
+                pid = child.pid or 0
+                seconds[pid] = seconds.get(pid, 0) + 1 if is_stopped(pid) else 0
+                if seconds[pid] >= _PATIENCE:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+@contextlib.contextmanager
+def guarded() -> Iterator[None]:
+    """While this lasts, a small process beside this one kills it if it stays stopped.
+
+    A launcher that is not ours waits half a minute for a stopped worker to end by itself.
+    """
+    if sys.platform != "linux":
+        yield
+        return
+    command = [sys.executable, "-S", "-E", "-c", _GUARD, str(os.getpid()), str(_PATIENCE)]
+    guard = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    try:
+        yield
+    finally:
+        guard.kill()
+        guard.wait()
