@@ -238,6 +238,14 @@ class CoDA:
             self._compare(self.current)
             self._close(self.current, endless(batches))
 
+    def make_up(self) -> None:
+        """Have the round that was due at this step and was cut off, before the next batch is drawn.
+
+        A loop over `stage` does it by itself, after it has drawn one.
+        """
+        if self.current is not None and not self.closed:
+            self._sync()
+
     def average_gradients(self) -> None:
         """Before `opt.step()`: data parallel training, a message at every step, in place of rounds.
 

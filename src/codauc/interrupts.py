@@ -11,8 +11,10 @@ import multiprocessing
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from multiprocessing import resource_tracker
 from pathlib import Path
 from types import FrameType
@@ -149,6 +151,19 @@ def listen_as_a_worker(notice: Path) -> None:
     signal.signal(signal.SIGUSR1, lambda *_: _wishes.add(STOP))
     signal.signal(signal.SIGUSR2, _wish_to_save)
     for number in _LEAVING:
-        signal.signal(number, _wish_to_leave)
+        signal.signal(number, partial(_leave_or_end, notice))
     with suppress(OSError):
         _wishes.update({notice.read_text()} & {STOP, LEAVE})
+
+
+def _leave_or_end(notice: Path, number: int, frame: FrameType | None) -> None:
+    """Leave if all are to; the launcher, when a worker was lost, just ends the others."""
+    del frame
+    for _ in range(20):  # it may be told a moment later
+        with suppress(OSError):
+            if notice.read_text() == LEAVE:
+                _wish_to_leave()
+                return
+        time.sleep(0.05)
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)

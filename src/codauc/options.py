@@ -86,7 +86,7 @@ _SETTINGS: dict[str, list[tuple[str, str, str, Any, str | None, str]]] = {
     "safety": [
         ("--checkpoint-minutes", "safety", "checkpoint_minutes", float, "M", "minutes between two checkpoints (2; 0: none)"),
         ("--checkpoint-rounds", "safety", "checkpoint_rounds", int, "N", "or rounds (of one worker: steps)"),
-        ("--keep", "safety", "keep", int, "N", "checkpoints to keep (2)"),
+        ("--checkpoints", "safety", "keep", int, "N", "checkpoints to keep (2)"),
         ("--max-restarts", "safety", "max_restarts", int, "N", "how often to start all workers again when one is lost (0)"),
         ("--not-finite", "safety", "not_finite", str, "|".join(NOT_FINITE), "what to do about NaN: halve the step size, or end (reduce)"),
     ],

@@ -338,7 +338,7 @@ class Job:
         facts = {"workers": group.size, "exact": found.exact, "restart": restarts()}
         folder.note_fault("resumed", step=found.number, **facts)
         if not self.quiet:
-            change = "" if found.exact else f", with {group.size} workers in place of {found.size}"
+            change = "" if found.exact else f", workers: {group.size} in place of {found.size}"
             note(f"Going on from step {found.number}{change}.")
 
     def _left(self, folder: RunFolder, step: int, group: Group) -> dict[str, Any]:

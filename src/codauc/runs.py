@@ -127,7 +127,11 @@ class RunFolder:
 
     def note_fault(self, event: str, **facts: Any) -> None:
         """Append a line to faults.jsonl; it cannot be written where the disk is the fault."""
-        line = {"time": datetime.now().astimezone().isoformat(timespec="seconds"), "event": event, **facts}
+        line = {
+            "time": datetime.now().astimezone().isoformat(timespec="seconds"),
+            "event": event,
+            **facts,
+        }
         with suppress(OSError), (self / FAULTS).open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
 

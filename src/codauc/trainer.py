@@ -47,7 +47,7 @@ _EDGE_ROWS = 20_000  # of all workers, to set a table's ranges
 _GRACE = 3.0  # seconds in which a worker that was asked to leave waits for a round
 _LOOK_FOR_NAN = 16  # steps, of a worker that has no rounds
 _NOT_TRAINING = ("evaluate", "checkpoint")
-_STATE = ("step", "looked", "owed", "agreed", "reduced")  # of a run
+_STATE = ("step", "looked", "owed", "agreed", "reduced", "saved_rounds")  # of a run
 _REDUCTIONS = 8  # of the step size, after which a run is given up
 
 
@@ -172,6 +172,10 @@ def _device(name: str) -> torch.device:
         text = str(error).splitlines()[0]
         raise ValueError(f"device={name!r} cannot be used here ({text}): use cpu.") from error
     return device
+
+
+def _workers(count: int) -> str:
+    return f"{count} worker{'s' * (count != 1)}"
 
 
 class _Run:
@@ -308,10 +312,12 @@ class _Run:
         stage, warm = self.plan.stages[number], number < self.plan.warm
         objective = self.loss.cross_entropy if warm else self.loss
         first = self.step - (self.opt.steps if self.coda.current is not None else 0)
-        for x, y in self.coda.stage(stage, self.batches):
-            if self.owed:  # the round is made up for; the batch comes after it
-                self.owed = False
-                self._after_step(number, stage, saving=False)
+        batches = self.coda.stage(stage, self.batches)
+        if self.owed:
+            self.coda.make_up()
+            self.owed = False
+            self._after_step(number, stage)
+        for x, y in () if self.coda.asked("stop") else batches:
             self.opt.zero_grad()
             loss = objective(self.model(x.to(self.device)), y.to(self.device))
             loss.backward()
@@ -329,7 +335,7 @@ class _Run:
             if self.coda.asked("stop"):
                 break
 
-    def _after_step(self, number: int, stage: Stage, *, saving: bool = True) -> None:
+    def _after_step(self, number: int, stage: Stage) -> None:
         """What follows a step: a look, a checkpoint, a wish."""
         for callback in self.callbacks:
             callback.on_step(self.step, self._label(number), self.group.ledger.rounds)
@@ -349,7 +355,7 @@ class _Run:
                 self.coda.check_finite()
             self._look(number)
             self._remember()
-        if inside and saving and self.checkpoints is not None:
+        if inside and self.checkpoints is not None:
             self._save(fresh=fresh)
 
     def _agreed(self) -> bool:
@@ -430,7 +436,7 @@ class _Run:
                 self._leave()
             if due or self.coda.asked("save") or self.coda.asked("stop"):
                 self.coda.withdraw("save")
-                self._saved()
+                self.saved_at, self.saved_rounds = time.monotonic(), 0
                 checkpoints.save(self.agreed, self.state_dict())
         elif not self.coda.averager.under_way:  # nobody else is needed: all are after one round
             if self.wish("leave"):
@@ -438,11 +444,8 @@ class _Run:
                 if time.monotonic() - self.leaving > _GRACE:
                     self._leave()
             if age > 1.5 * seconds:
-                self._saved()
+                self.saved_at = time.monotonic()
                 checkpoints.save_alone(self.agreed, self.state_dict())
-
-    def _saved(self) -> None:
-        self.saved_at, self.saved_rounds = time.monotonic(), 0
 
     def _leave(self) -> NoReturn:
         assert self.checkpoints is not None
@@ -468,6 +471,7 @@ class _Run:
         self.load_state_dict(self.good)
         self.began, self.reduced = began, half
         self.good["reduced"] = half
+        self._schedule()
         text = f"Step {when}: numbers were not finite; went on from step {self.step} with 1/"
         self.notes.append(f"{text}{round(1 / half)} of the step size.")
 
@@ -506,7 +510,15 @@ class _Run:
         for name in _STATE:
             setattr(self, name, state[name])
         self.grants = self.coda.averager.grants
-        self.scheduler.last_epoch, self.scheduler._step_count = self.step, self.step + 1
+        self._schedule()
+
+    def _schedule(self) -> None:
+        """Give the step size the value of this step."""
+        scheduler = self.scheduler
+        scheduler.last_epoch, scheduler._step_count = self.step, self.step + 1
+        factors = zip(self.opt.param_groups, scheduler.base_lrs, scheduler.lr_lambdas, strict=True)
+        for group, lr, factor in factors:
+            group["lr"] = lr * factor(self.step)
 
     def go_on_with(self, found: Found) -> None:
         """Take over what was found, if it is of this run; an error on one worker is one on all."""
@@ -520,7 +532,9 @@ class _Run:
         together(self.group, lambda: self._begin_with(state, rest), "checkpoint")
         self.coda.averager.same_everywhere()
         seed_everything(self.settings.seed, self.group.rank, self.step)
-        text = f"Step {self.step}: went on with {self.group.size} workers in place of {found.size}"
+        text = (
+            f"Step {self.step}: went on with {_workers(self.group.size)} in place of {found.size}"
+        )
         if found.missing:
             text += f", without the state of {len(found.missing)} of them"
         self.notes.append(f"{text}.")

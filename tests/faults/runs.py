@@ -20,7 +20,10 @@ def make_table(path, rows=2400, seed=0):
     rng = np.random.default_rng(seed)
     x = rng.normal(size=(rows, 6))
     y = x[:, 0] + x[:, 1] * x[:, 2] + 0.5 * rng.normal(size=rows) > 2.0
-    lines = [",".join([*(f"{v:.5f}" for v in row), str(int(label))]) for row, label in zip(x, y)]
+    lines = [
+        ",".join([*(f"{v:.5f}" for v in row), str(int(label))])
+        for row, label in zip(x, y, strict=True)
+    ]
     Path(path).write_text("\n".join(["a,b,c,d,e,f,y", *lines]) + "\n")
     return Path(path)
 

@@ -268,7 +268,7 @@ def test_a_stage_is_ceil_t_over_i_rounds_with_dual_estimates_apart(steps, sync_e
     for counts, ledger, _ in launch(work, 2):
         assert counts == [(expected, 1), (2 * expected, 2)]
         size = 4 * 4 + 2 * 4 + 5 + 2 * 4 + 3  # layers, a b alpha
-        size += 2 * 2 + 2 + 1  # digits, seconds, whether one asks to stop
+        size += 2 * 2 + 2 + 4  # digits, seconds, three wishes, whether all is finite
         tally = ledger.tallies["round"]
         assert tally.sent == tally.received == 2 * expected * size * 8
 

@@ -8,7 +8,8 @@ from torch import nn
 import codauc
 from codauc.config import CommunicationSettings, DataSettings, RecipeSettings, RunSettings
 from codauc.data.opening import open_data
-from codauc.trainer import _Window, fit, settle
+from codauc.trainer import fit, settle
+from codauc.watching import Window
 
 
 @pytest.fixture(scope="module")
@@ -31,9 +32,9 @@ def settings_of(source, recipe=None, **communication):
     )
 
 
-def work(group, settings, stop=lambda: False):
+def work(group, settings, wish=lambda _: False):
     opened = open_data(settings.data, group)
-    trained = fit(settle(settings, opened, group.size), opened, group, stop=stop)
+    trained = fit(settle(settings, opened, group.size), opened, group, wish=wish)
     weights = torch.cat([p.detach().flatten() for p in trained.model.parameters()])
     return weights, trained.records, trained.validation_auc, trained.interrupted, trained.steps
 
@@ -79,12 +80,12 @@ def test_data_parallel_is_one_message_a_step_and_workers_never_differ(source):
 def test_a_wish_to_stop_ends_all_workers_at_the_same_step(workers, averages, source):
     calls = []
 
-    def stop():
-        calls.append(1)
-        return len(calls) > 20
+    def wish(name):
+        calls.append(name)
+        return name == "stop" and calls.count("stop") > 20
 
     settings = settings_of(source, workers=workers, sync_every=4, averages=averages)
-    results = run(settings, workers=workers, stop=stop)
+    results = run(settings, workers=workers, wish=wish)
     assert all(interrupted for *_, interrupted, _ in results)
     steps = {steps for *_, steps in results}
     assert len(steps) == 1
@@ -124,7 +125,7 @@ def test_without_validation_the_last_model_is_returned(source):
 def test_a_window_is_the_mean_of_the_models_since_the_last_look():
     model, loss = nn.Linear(2, 1), codauc.MinMaxAUCLoss(pos_ratio=0.5)
     opt = codauc.PPDSG(model, loss, lr=0.1)
-    window, seen = _Window(opt), []
+    window, seen = Window(opt), []
     for round_ in range(2):
         seen.clear()
         for step in range(5):
@@ -139,7 +140,7 @@ def test_a_window_is_the_mean_of_the_models_since_the_last_look():
 def test_a_window_without_models_leaves_the_weights():
     opt = codauc.PPDSG(nn.Linear(2, 1), codauc.MinMaxAUCLoss(pos_ratio=0.5), lr=0.1)
     before = opt.model.weight.detach().clone()
-    with _Window(opt).as_weights():
+    with Window(opt).as_weights():
         assert torch.equal(opt.model.weight, before)
 
 
