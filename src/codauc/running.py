@@ -38,8 +38,8 @@ from codauc.trainer import Departed, Trained, fit, settle
 from codauc.version import __version__
 from codauc.watching import gathered, scores_of
 
-_LONGEST_WAIT = 1800.0  # seconds for another worker, until it is known how long rounds take
-_LEAST_WAIT = 10.0  # seconds that it may take longer for once
+_LONGEST_WAIT = 1800.0  # seconds for another worker, while data are read
+_LEAST_WAIT, _MOST_WAIT = 10.0, 300.0  # seconds, once training has begun
 _OUTLIVED = 15.0  # seconds in which a killed run's workers end
 _SIGNALS_SPREAD = 2.0  # seconds from the first worker to the last that is asked to leave
 
@@ -260,7 +260,8 @@ class Job:
 
         with stack:
             path = together(group, claim, "start")
-            folder = RunFolder(from_one(group, path.encode()).decode())
+            path = from_one(group, path.encode()).decode()
+            folder = RunFolder(self.out or path)  # each host may have its own
             together(group, join, "start")
             yield folder
 
@@ -287,7 +288,8 @@ class Job:
             if first:
                 self._tell(folder, found, group)
         if settled.communication.timeout is None:
-            group.limit_waiting(_LEAST_WAIT * 2 ** min(stuck, 8))
+            more = 2 ** min(stuck, 4)  # workers may be slower than they were
+            group.limit_waiting(more * _LEAST_WAIT, more * _MOST_WAIT)
         watching: list[Callback] = []
         if first:
             records = [] if found is None else [Record(**r) for r in found.base["records"]]

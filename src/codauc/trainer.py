@@ -490,6 +490,7 @@ class _Run:
             "notes": list(self.notes),
             "seconds": time.perf_counter() - self.began,
             "before": dict(self.before),
+            "times": dict(self.group.times()),
             **{name: getattr(self, name) for name in _STATE},
         }
 
@@ -507,6 +508,7 @@ class _Run:
         self.notes[:] = state["notes"]
         self.began = time.perf_counter() - state["seconds"]
         self.before = dict(state["before"])
+        self.group.times().update(state["times"])
         for name in _STATE:
             setattr(self, name, state[name])
         self.grants = self.coda.averager.grants

@@ -218,12 +218,16 @@ class Group(ABC):
     def machine(self) -> Group:
         """The workers on this worker's machine, as a group of their own, with the same ledger."""
 
-    def limit_waiting(self, least: float) -> None:
-        """From now on wait for others by how long it took so far, and at least `least` seconds.
+    def limit_waiting(self, least: float, most: float) -> None:
+        """From now on wait for others by how long it took so far, within these limits.
 
         Only for workers that take the same time from call to call; nothing where none can be lost.
         """
-        del least
+        del least, most
+
+    def times(self) -> dict[str, float]:
+        """How long calls took at most, where waiting is limited by it; to be handed on."""
+        return {}
 
     def sum_(self, tensor: Tensor, kind: str) -> None:
         """Replace `tensor` by its sum over the workers, in place."""

@@ -74,10 +74,14 @@ class DistributedGroup(Group):
             raise GroupError(f"this group is broken: {self._root._broken}")
         return _Work(self, call)
 
-    def limit_waiting(self, least: float) -> None:
+    def limit_waiting(self, least: float, most: float) -> None:
         """Wait for others by how long it took so far."""
         if self._owned:
-            self._patience = Patience(min(least, self.timeout), self.timeout)
+            self._patience = Patience(least, most)
+
+    def times(self) -> dict[str, float]:
+        """How long calls took at most."""
+        return {} if self._patience is None else self._patience.longest
 
     def be_patient(self, kind: str) -> None:
         """Let the collective that begins wait as long as one of its kind may."""
