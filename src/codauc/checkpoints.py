@@ -23,6 +23,7 @@ from codauc.writing import remove_partial, whole_file
 FORMAT = 1  # of what is in a checkpoint; another one is refused
 _CPU = torch.device("cpu")
 _NAME = re.compile(r"(\d{9,})-(\d+)-of-(\d+)-([0-9a-f]{8})\.safetensors")
+_MARK = re.compile(r"(\d{9,})-all-of-(\d+)-([0-9a-f]{8})")
 
 
 class Name(NamedTuple):
@@ -47,6 +48,11 @@ class Name(NamedTuple):
         if found is None:
             return None
         return cls(int(found[1]), int(found[2]), int(found[3]), found[4])
+
+    @property
+    def mark(self) -> str:
+        """The name of the empty file that says that all workers have written theirs."""
+        return f"{self.number:09d}-all-of-{self.size}-{self.history}"
 
 
 @dataclass(frozen=True)
@@ -92,13 +98,21 @@ class Checkpoints:
 
     def save(self, number: int, state: Any) -> None:
         """All workers save their states of one step; what is no longer needed goes."""
-        self.wait()
-        before = int(self._tried is not None and self._written == self._tried)
-        wrote = self.group.gather(torch.tensor([before]), "checkpoint")
-        if bool(wrote.all()) and self._tried is not None:
-            self._whole.append(self._tried)
-            self._prune()
+        self.confirm()
         self._begin(number, state)
+
+    def confirm(self) -> None:
+        """See whether all workers have written what they last saved; then what is older goes."""
+        self.wait()
+        wrote = self._tried is not None and self._written == self._tried
+        if not bool(self.group.gather(torch.tensor([int(wrote)]), "checkpoint").all()):
+            return
+        assert self._tried is not None
+        if self._tried not in self._whole:
+            self._whole.append(self._tried)
+        with suppress(OSError):
+            (self.folder / self._name(self._tried).mark).touch()
+        self._prune()
 
     def save_alone(self, number: int, state: Any) -> None:
         """Save this worker's state, without a word to the others; what was of that step goes."""
@@ -115,13 +129,15 @@ class Checkpoints:
             self.told(f"no checkpoint of step {self._tried} ({error.strerror or error})")
 
     def _begin(self, number: int, state: Any) -> None:
-        self._tried = number
-        name = Name(number, self.group.rank, self.group.size, self.history)
+        self._tried, name = number, self._name(number)
         about = {"format": FORMAT, "version": __version__, "name": str(name)}
         self._thread = threading.Thread(
             target=self._write, args=(name, {**about, "state": state}), daemon=True
         )
         self._thread.start()
+
+    def _name(self, number: int) -> Name:
+        return Name(number, self.group.rank, self.group.size, self.history)
 
     def _write(self, name: Name, content: Any) -> None:
         try:
@@ -136,24 +152,23 @@ class Checkpoints:
         """Remove what is older than the last `keep` that all have."""
         self._whole = self._whole[-self.keep :]
         if len(self._whole) == self.keep:
-            self._remove(lambda name: name.number < self._whole[0])
+            self._remove(lambda number: number < self._whole[0])
 
-    def _remove(self, unwanted: Callable[[Name], bool]) -> None:
-        for path, name in self._files():
-            if unwanted(name):
+    def _remove(self, unwanted: Callable[[int], bool]) -> None:
+        for path in self._paths():
+            if unwanted(int(path.name.partition("-")[0])):
                 with suppress(OSError):
                     path.unlink(missing_ok=True)
 
-    def _files(self) -> list[tuple[Path, Name]]:
-        if not self.folder.is_dir():
-            return []
-        named = ((path, Name.parse(path.name)) for path in sorted(self.folder.iterdir()))
-        return [(path, name) for path, name in named if name is not None]
+    def _paths(self) -> list[Path]:
+        """States, and the marks of those that all have written."""
+        there = self.folder.iterdir() if self.folder.is_dir() else ()
+        return sorted(p for p in there if _NAME.fullmatch(p.name) or _MARK.fullmatch(p.name))
 
     def clear(self) -> None:
         """The run is over: nothing is needed any more."""
         self.wait()
-        self._remove(lambda name: True)  # noqa: ARG005
+        self._remove(lambda _: True)
         remove_partial(self.folder)
         with suppress(OSError):
             self.folder.rmdir()
@@ -162,7 +177,7 @@ class Checkpoints:
         """The newest states with which all workers can go on, or None if there are none at all.
 
         A set of states of which one cannot be read is passed over for the one before it. Only where
-        no set is whole, as when a host was lost with its disk, will a part of one do.
+        no set is whole any more, as when a host was lost with its disk, will a part of one do.
         """
         sets, told = self._sets(), list[str]()
         for key in sorted(sets, key=lambda key: self._worth(key, sets[key]), reverse=True):
@@ -186,16 +201,18 @@ class Checkpoints:
     def _sets(self) -> dict[Name, dict[int, list[int]]]:
         """By step, number of workers and history: whose states are there, and who can read them."""
         remove_partial(self.folder)
-        mine = [path.name for path, _ in self._files()]
+        mine = [path.name for path in self._paths()]
         lists = gather_bytes(self.group, json.dumps(mine).encode(), "checkpoint", _CPU)
         sets: dict[Name, dict[int, list[int]]] = {}
+        marks: set[str] = set()
         for reader, data in enumerate(lists):
-            for text in json.loads(data):
-                name = Name.parse(text)
-                if name is not None and name.rank < name.size:
+            texts = json.loads(data)
+            marks.update(texts)
+            for name in filter(None, map(Name.parse, texts)):
+                if name.rank < name.size:
                     holders = sets.setdefault(name._replace(rank=0), {})
                     holders.setdefault(name.rank, []).append(reader)
-        return sets
+        return {k: v for k, v in sets.items() if len(v) == k.size or k.mark in marks}
 
     def _worth(self, key: Name, holders: dict[int, list[int]]) -> tuple[bool, int, bool]:
         return len(holders) == key.size, key.number, key.size == self.group.size
@@ -265,7 +282,7 @@ class Checkpoints:
 
     def _go_on_from(self, key: Name, *, exact: bool) -> None:
         """What is newer belongs to a future that will not be, or will be again."""
-        self._remove(lambda name: name.number > key.number)
+        self._remove(lambda number: number > key.number)
         self._tried = self._written = key.number
         if exact:
             self.history = key.history

@@ -230,7 +230,7 @@ class Job:
             )
         folder = RunFolder(self.out)
         done = group.rank == 0 and folder.finished
-        if not bool(group.gather(torch.tensor([int(done)]), "start").any()):
+        if not bool(group.gather(torch.tensor([int(done)]), "checkpoint").any()):
             return None
         return folder.summary() if done else {}
 

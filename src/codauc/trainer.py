@@ -7,7 +7,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NoReturn
 
@@ -432,9 +432,13 @@ class _Run:
             due = self.saved_rounds >= (safety.checkpoint_rounds or math.inf)
             if self.group.rank == 0 and age > seconds:
                 self.coda.ask("save")
-            if self.coda.asked("leave"):
-                self._leave()
-            if due or self.coda.asked("save") or self.coda.asked("stop"):
+            leave = self.coda.asked("leave")
+            wanted = due or leave or self.coda.asked("save") or self.coda.asked("stop")
+            if wanted and self.group.size == 1:
+                self.coda.check_finite()
+            if leave:
+                self._leave(all_of_them=True)
+            if wanted:
                 self.coda.withdraw("save")
                 self.saved_at, self.saved_rounds = time.monotonic(), 0
                 checkpoints.save(self.agreed, self.state_dict())
@@ -445,13 +449,20 @@ class _Run:
                     self._leave()
             if age > 1.5 * seconds:
                 self.saved_at = time.monotonic()
-                checkpoints.save_alone(self.agreed, self.state_dict())
+                self._save_alone()
 
-    def _leave(self) -> NoReturn:
+    def _leave(self, *, all_of_them: bool = False) -> NoReturn:
         assert self.checkpoints is not None
-        self.checkpoints.save_alone(self.agreed, self.state_dict())
-        self.checkpoints.wait()
+        self._save_alone()
+        self.checkpoints.confirm() if all_of_them else self.checkpoints.wait()
         raise Departed(self.step)
+
+    def _save_alone(self) -> None:
+        """Save the state as it is, unless its numbers are good for nothing."""
+        assert self.checkpoints is not None
+        with suppress(NotFiniteError):
+            self.coda.check_finite()
+            self.checkpoints.save_alone(self.agreed, self.state_dict())
 
     def _leave_as_it_is(self) -> None:
         """Another worker has left first: the round that failed is made up for later."""
@@ -462,7 +473,7 @@ class _Run:
     def _remember(self) -> None:
         """Keep the state as it is, to go back to it."""
         if self.settings.safety.not_finite == "reduce":
-            self.good = self.state_dict()
+            self.good = self._state()
 
     def _go_back(self, error: NotFiniteError) -> None:
         if self.good is None or self.reduced < 0.5**_REDUCTIONS:
@@ -476,14 +487,20 @@ class _Run:
         self.notes.append(f"{text}{round(1 / half)} of the step size.")
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything this worker needs to go on, as copies."""
+        """What a checkpoint holds: the state, and what others need to know of it."""
         rest = self.batches.remaining()
         return {
             "settings": json.loads(json.dumps(asdict(self.settings))),
             "data": self.data,
+            "rest": None if rest is None else as_bits(self.opened.train.rows[rest]),
+            **self._state(),
+        }
+
+    def _state(self) -> dict[str, Any]:
+        """Everything this worker needs to go on, as copies."""
+        return {
             "coda": self.coda.state_dict(),
             "batches": self.batches.state_dict(),
-            "rest": None if rest is None else as_bits(self.opened.train.rows[rest]),
             "window": None if self.window is None else self.window.state_dict(),
             "selection": self.selection.state_dict(),
             "records": [asdict(record) for record in self.records],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ class Material:
     records: list[Record]
     scores: Scores | None
     points: Operating | None
+    faults: list[dict[str, Any]] = field(default_factory=list)
 
     @property
     def name(self) -> str:
@@ -77,7 +78,7 @@ def material(run: RunFolder) -> Material:
         )
     points = None if scores is None else operating(scores.scores.ravel(), scores.labels.ravel())
     records = run.records() if has_history else []
-    return Material(run.path, config, summary, records, scores, points)
+    return Material(run.path, config, summary, records, scores, points, run.faults())
 
 
 def texts(value: Any) -> list[str]:

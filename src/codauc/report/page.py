@@ -41,7 +41,7 @@ def page(run: RunFolder) -> str:
             section("The test set", [grid(score_cards(found)), _apart(threshold_card(found))]),
             section("The training", [grid([*auc_cards(found), *alone, *inner_cards(found)])]),
             section("Workers and time", [grid(_cost(found))]),
-            section("The run", [_settings(found)]),
+            section("The run", [_faults(found), _settings(found)]),
         ],
     )
 
@@ -180,6 +180,21 @@ def _alone() -> str:
 
 def _apart(card: str) -> str:
     return f'<div class="below">{card}</div>' if card else ""
+
+
+def _faults(run: Material) -> str:
+    """When the run was stopped, lost a worker or could not write, and went on."""
+    if not run.faults:
+        return ""
+    lines = []
+    for fault in run.faults:
+        facts = {k: v for k, v in fault.items() if k not in ("time", "event", "step")}
+        told = ", ".join(f"{name}: {value}" for name, value in facts.items())
+        lines.append([str(fault.get(name, "")) for name in ("time", "event", "step")] + [told])
+    table = html_table(["time", "what happened", "step", ""], lines, words=True)
+    return (
+        f'<details class="card long" open><summary>What happened to it</summary>{table}</details>'
+    )
 
 
 def _settings(run: Material) -> str:

@@ -1,0 +1,368 @@
+"""Claims about a run that was cut off and goes on: nothing tells it from one that was not."""
+
+import json
+import random
+import signal
+
+import pytest
+import torch
+from runs import assert_same, checkpoints, history, wait_for
+from torch import nn
+
+import codauc
+from codauc.averaging import NotFiniteError
+from codauc.config import (
+    CommunicationSettings,
+    DataSettings,
+    ModelSettings,
+    RecipeSettings,
+    RunSettings,
+    SafetySettings,
+)
+from codauc.snapshot import pack, unpack
+
+
+class CutOffError(Exception):
+    pass
+
+
+class Cut(codauc.Callback):
+    """Ends the run at a step, without a word, as a power cut would."""
+
+    def __init__(self, step):
+        self.step = step
+
+    def on_step(self, step, stage, rounds):
+        if step == self.step:
+            raise CutOffError
+
+
+class Normed(nn.Module):
+    """A network with BatchNorm and dropout, which both have a state of their own."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 1)
+        )
+
+    def forward(self, x):
+        return self.layers(x)
+
+
+def settings_of(table, workers=1, model=None, recipe=None, rounds=2, **communication):
+    return RunSettings(
+        DataSettings(str(table), target="y"),
+        model=ModelSettings(**(model or {"arguments": {"widths": [16]}})),
+        recipe=RecipeSettings(**{"steps": 60, "evaluations": 6, **(recipe or {})}),
+        communication=CommunicationSettings(
+            **{"workers": workers, "simulate": workers > 1, "sync_every": 5, **communication}
+        ),
+        safety=SafetySettings(checkpoint_minutes=0, checkpoint_rounds=rounds),
+    )
+
+
+def cut_and_resumed(settings, out, *steps):
+    """A run that is cut off at each of these steps, and ends at last."""
+    for step in steps:
+        with pytest.raises(CutOffError):
+            codauc.train(settings, out, resume=True, callbacks=[Cut(step)])
+    return codauc.train(settings, out, resume=True)
+
+
+NORMED = {"name": f"{__name__}:Normed"}
+WAYS = {
+    "one": {},
+    "three": {"workers": 3},
+    "BatchNorm and dropout": {"workers": 2, "model": NORMED},
+    "BatchNorm, one": {"model": NORMED},
+    "int8": {"workers": 2, "compress": "int8"},
+    "bf16 and overlap": {"workers": 2, "compress": "bf16", "delay": 3},
+    "int8, overlap, BatchNorm": {"workers": 2, "compress": "int8", "delay": 4, "model": NORMED},
+    "the paper's": {"workers": 2, "recipe": {"name": "paper", "steps": 20, "stages": 2}},
+    "balanced": {"workers": 2, "recipe": {"balance": 0.3}},
+    "plain steps": {"recipe": {"optimizer": "sgd", "momentum": 0.5}},
+    "cross-entropy": {"workers": 2, "recipe": {"name": "bce"}},
+    "gradients": {"workers": 2, "averages": "gradients"},
+    "theorem": {"workers": 2, "sync_every": "theorem"},
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_run_that_was_cut_off_continues_bit_for_bit(way, table, tmp_path):
+    settings = settings_of(table, **WAYS[way])
+    codauc.train(settings, tmp_path / "whole")
+    cut_and_resumed(settings, tmp_path / "cut", 17, 29, 47, 58)
+    assert_same(tmp_path / "whole", tmp_path / "cut")
+    faults = (tmp_path / "cut" / "faults.jsonl").read_text().splitlines()
+    resumed = [json.loads(line)["step"] for line in faults if "resumed" in line]
+    assert len(set(resumed)) >= (1 if way == "theorem" else 3)
+    assert not (tmp_path / "cut" / "checkpoints").exists()
+
+
+def test_images_continue_bit_for_bit(tmp_path):
+    settings = RunSettings(
+        DataSettings("fashion-tiny", positive=("6",)),
+        recipe=RecipeSettings(steps=6, evaluations=2, batch_size=16, dual_samples=32),
+        communication=CommunicationSettings(workers=2, simulate=True, sync_every=2),
+        safety=SafetySettings(checkpoint_minutes=0, checkpoint_rounds=1),
+    )
+    codauc.train(settings, tmp_path / "whole")
+    cut_and_resumed(settings, tmp_path / "cut", 5)
+    assert_same(tmp_path / "whole", tmp_path / "cut")
+
+
+def test_cut_off_before_the_first_checkpoint_it_begins_anew(table, tmp_path):
+    settings = settings_of(table, rounds=1000)
+    codauc.train(settings, tmp_path / "whole")
+    cut_and_resumed(settings, tmp_path / "cut", 30)
+    assert_same(tmp_path / "whole", tmp_path / "cut")
+
+
+def test_a_finished_run_is_not_run_again(table, tmp_path):
+    settings = settings_of(table)
+    summary = codauc.train(settings, tmp_path, resume=True)
+    again = codauc.train(settings, tmp_path, resume=True, callbacks=[Cut(1)])
+    assert again == summary
+
+
+def test_a_run_that_was_asked_to_end_goes_on_where_it_was(table, tmp_path):
+    settings = settings_of(table, workers=2)
+    codauc.train(settings, tmp_path / "whole")
+
+    class Ask(codauc.Callback):
+        def on_step(self, step, stage, rounds):
+            if step == 33:
+                signal.raise_signal(signal.SIGINT)
+
+    assert codauc.train(settings, tmp_path / "cut", callbacks=[Ask()])["interrupted"]
+    codauc.train(settings, tmp_path / "cut", resume=True)
+    assert_same(tmp_path / "whole", tmp_path / "cut")
+
+
+OTHERS = {
+    "lr": (lambda s: s.with_changes("recipe", lr=0.5), r"recipe\.lr is 0\.001 .* 0\.5 here"),
+    "seed": (lambda s: RunSettings(**{**vars(s), "seed": 1}), r"labels .* here"),
+    "network": (
+        lambda s: s.with_changes("model", arguments={"widths": [8]}),
+        r"model\.arguments .*16.*8",
+    ),
+    "rounds": (lambda s: s.with_changes("communication", sync_every=6), r"sync_every is 5 .* 6"),
+    "columns": (lambda s: s.with_changes("data", drop=("a",)), r"other data: columns"),
+    "target": (lambda s: s.with_changes("data", positive=("0",)), r"other data: positive classes"),
+}
+
+
+@pytest.mark.parametrize("other", OTHERS)
+def test_another_run_is_refused_and_the_difference_named(other, table, tmp_path):
+    settings = settings_of(table)
+    with pytest.raises(CutOffError):
+        codauc.train(settings, tmp_path, callbacks=[Cut(30)])
+    before = sorted(path.name for path in checkpoints(tmp_path))
+    change, message = OTHERS[other]
+    with pytest.raises(ValueError, match=message):
+        codauc.train(change(settings), tmp_path, resume=True)
+    assert sorted(path.name for path in checkpoints(tmp_path)) == before
+
+
+def test_other_rows_are_refused(table, tmp_path):
+    settings = settings_of(table)
+    with pytest.raises(CutOffError):
+        codauc.train(settings, tmp_path / "run", callbacks=[Cut(30)])
+    lines = table.read_text().splitlines()
+    lines[5] = lines[5][:-1] + ("0" if lines[5][-1] == "1" else "1")
+    other = tmp_path / "other.csv"
+    other.write_text("\n".join(lines) + "\n")
+    with pytest.raises(ValueError, match="other data: training"):
+        codauc.train(
+            settings.with_changes("data", source=str(other)), tmp_path / "run", resume=True
+        )
+    moved = tmp_path / "moved.csv"
+    moved.write_bytes(table.read_bytes())  # the same data elsewhere are the same data
+    codauc.train(settings.with_changes("data", source=str(moved)), tmp_path / "run", resume=True)
+
+
+@pytest.mark.parametrize("before", [1, 2, 4])
+@pytest.mark.parametrize("after", [1, 3])
+def test_with_other_workers_the_run_goes_on_and_says_so(before, after, table, tmp_path):
+    settings = settings_of(table, workers=before)
+    with pytest.raises(CutOffError):
+        codauc.train(settings, tmp_path, callbacks=[Cut(52)])
+    other = settings.with_changes("communication", workers=after, simulate=True)
+    summary = codauc.train(other, tmp_path, resume=True)
+    assert summary["finished"]
+    workers = [record["workers"] for record in history(tmp_path)]
+    assert workers == sorted(workers, key=lambda k: k != before)
+    assert set(workers) == {before, after}
+    if before != after:
+        assert f"with {after} worker" in summary["notes"][0]
+    steps = [record["step"] for record in history(tmp_path)]
+    assert steps == sorted(set(steps))
+
+
+@pytest.mark.parametrize("way", ["int8", "bf16 and overlap", "the paper's", "balanced", "theorem"])
+def test_other_workers_whatever_the_way(way, table, tmp_path):
+    settings = settings_of(table, **WAYS[way])
+    with pytest.raises(CutOffError):
+        codauc.train(settings, tmp_path, callbacks=[Cut(52)])
+    other = settings.with_changes("communication", workers=3)
+    assert codauc.train(other, tmp_path, resume=True)["finished"]
+
+
+def test_the_rest_of_the_epoch_is_covered_once_by_other_workers(table, tmp_path, monkeypatch):
+    """The samples that two workers have not given before the cut are those that three give."""
+    from codauc import trainer
+
+    given = []
+
+    class Watched(trainer.Batches):
+        def __next__(self):
+            position = self.position
+            x, y = super().__next__()
+            given.append((self.worker, *position, x))
+            return x, y
+
+    monkeypatch.setattr(trainer, "Batches", Watched)
+    settings = settings_of(table, workers=2, recipe={"batch_size": 30, "dual_samples": 1})
+    with pytest.raises(CutOffError):
+        codauc.train(settings, tmp_path, callbacks=[Cut(17)])
+    wait_for(lambda: len(checkpoints(tmp_path)) == 2)  # a worker may still be writing
+    saved = [unpack(path.read_bytes())["state"]["batches"] for path in checkpoints(tmp_path)]
+    assert all(state["index"] > 0 and state["epoch"] == 0 for state in saved)
+    first = torch.cat([x for k, _, at, x in given if at < saved[k]["index"]])
+    given.clear()
+    other = settings.with_changes("communication", workers=3)
+    codauc.train(other, tmp_path, resume=True)
+    rest = torch.cat([x for _, epoch, _, x in given if epoch == 0])
+    both = torch.cat([first, rest])
+    assert len(both) == 1560  # the training set, of 2400 rows
+    assert len(both.unique(dim=0)) == len(both)
+
+
+def test_damaged_checkpoints_are_refused_or_survived(table, tmp_path):
+    """Bits, cuts, fields: a run ends as the undisturbed one does, or says why it cannot go on."""
+    settings = settings_of(table, workers=2, recipe={"steps": 40, "evaluations": 3})
+    codauc.train(settings, tmp_path / "whole")
+    with pytest.raises(CutOffError):
+        codauc.train(settings, tmp_path / "cut", callbacks=[Cut(48)])
+    files = {path.name: path.read_bytes() for path in checkpoints(tmp_path / "cut")}
+    newest = sorted(files)[-1]
+    rng, survived = random.Random(0), 0
+    for trial in range(12):
+        out = tmp_path / str(trial)
+        (out / "checkpoints").mkdir(parents=True)
+        for name, data in files.items():
+            damaged = _damaged(data, trial, rng) if name == newest else data
+            (out / "checkpoints" / name).write_bytes(damaged)
+        refused = _refusal(settings, out)
+        if refused is None:
+            assert_same(tmp_path / "whole", out)
+            survived += 1
+        else:
+            assert "\n" not in refused
+    assert survived >= 8
+
+
+def _refusal(settings, out):
+    try:
+        codauc.train(settings, out, resume=True)
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+def _damaged(data, trial, rng):
+    if trial % 3 == 0:
+        damaged = bytearray(data)
+        damaged[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+        return bytes(damaged)
+    if trial % 3 == 1:
+        return data[: rng.randrange(len(data))]
+    content = unpack(data)
+    tree = content
+    while True:
+        key = rng.choice(sorted(tree))
+        if not isinstance(tree[key], dict) or not tree[key] or rng.random() < 0.3:
+            break
+        tree = tree[key]
+    del tree[key]
+    return pack(content)
+
+
+class Broken(nn.Linear):
+    """A network whose outputs are NaN at some of its calls."""
+
+    def __init__(self):
+        super().__init__(6, 1)
+        self.calls = 0
+
+    def forward(self, x):
+        self.calls += self.training
+        return super().forward(x) * (torch.nan if self.calls in BROKEN else 1.0)
+
+
+BROKEN = set()
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_numbers_that_are_not_finite_cost_half_the_step_size(workers, table, tmp_path):
+    BROKEN.update({11})
+    settings = settings_of(table, workers, {"name": f"{__name__}:Broken"})
+    summary = codauc.train(settings, tmp_path, resume=True)
+    assert summary["finished"]
+    assert "numbers were not finite" in summary["notes"][0]
+    assert "1/2 of the step size" in summary["notes"][0]
+    steps = [record["step"] for record in history(tmp_path)]
+    assert steps == sorted(set(steps))
+    assert 0 < summary["test_auc"] < 1
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_or_the_run_ends_with_its_last_good_state(workers, table, tmp_path):
+    BROKEN.update({11})
+    settings = settings_of(table, workers, {"name": f"{__name__}:Broken"})
+    settings = settings.with_changes("safety", not_finite="stop")
+    with pytest.raises(ArithmeticError, match="not finite"):
+        codauc.train(settings, tmp_path)
+    for path in checkpoints(tmp_path):
+        state = unpack(path.read_bytes())["state"]
+        assert all(t.isfinite().all() for t in state["coda"]["model"].values())
+
+
+def test_always_bad_numbers_end_the_run_after_some_tries(table, tmp_path):
+    BROKEN.update(range(11, 10_000))
+    settings = settings_of(table, 1, {"name": f"{__name__}:Broken"})
+    with pytest.raises(ArithmeticError, match="not finite"):
+        codauc.train(settings, tmp_path)
+
+
+@pytest.mark.parametrize("compress", [None, "int8"])
+def test_one_workers_nan_is_noticed_by_all_in_the_same_round(compress):
+    def work(group):
+        model, loss = nn.Linear(3, 1), codauc.MinMaxAUCLoss(pos_ratio=0.5, validate=False)
+        opt = codauc.PPDSG(model, loss, lr=0.1)
+        coda = codauc.CoDA(opt, group, compress=compress)
+        batch = (torch.randn(8, 3), torch.arange(8) % 2)
+        before, steps = None, 0
+        try:
+            for x, y in coda.stage(codauc.Stage(lr=0.1, steps=30, sync_every=5), [batch]):
+                opt.zero_grad()
+                loss(model(x), y).backward()
+                if group.rank == 1 and opt.steps == 13:
+                    model.weight.grad.fill_(torch.nan)
+                opt.step()
+                steps, before = opt.steps, model.weight.detach().clone()
+        except NotFiniteError:
+            return steps, opt.steps, bool(before.isfinite().all()), bool(model.weight.isnan().any())
+        return None
+
+    results = codauc.launch(work, workers=3, simulate=True)
+    assert [result[:2] for result in results] == [(14, 15)] * 3
+    assert [result[2:] for result in results] == [(True, False), (False, True), (True, False)]
+
+
+@pytest.fixture(autouse=True)
+def _mended():
+    BROKEN.clear()
+    yield
+    BROKEN.clear()
