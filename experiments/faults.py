@@ -151,11 +151,11 @@ class Way(NamedTuple):
 
 def ways(folder: Path) -> list[Way]:
     """All ways to run."""
-    data = (make_table(folder / "table.csv"), *COMMON, "--steps", 400)
+    data = (make_table(folder / "table.csv"), *COMMON, "--steps", 300)
     shared = ("--sync-every", 8, "--checkpoint-rounds", 2)
     two = ("--workers", 2, *shared)
-    wide = (*data[:-1], 150, "--model-arguments", "widths=[1024,1024]")
-    images = ("fashion-tiny", "--positive", "half", *COMMON[2:], "--steps", 60, *two)
+    wide = (*data[:-1], 100, "--model", "tabular", "--model-arguments", "widths=[1024,1024]")
+    images = ("fashion-tiny", "--positive", "half", *COMMON[2:], "--steps", 40, *two)
     return [
         Way("one worker", (*data, "--checkpoint-rounds", 15), 4),
         Way("one, restarted", (*data, "--checkpoint-rounds", 15, "--max-restarts", 99), 4),
@@ -165,7 +165,7 @@ def ways(folder: Path) -> list[Way]:
         Way("int8", (*data, *two, "--compress", "int8"), 5),
         Way("bf16, delay 4", (*data, *two, "--compress", "bf16", "--delay", 4), 5),
         Way("BatchNorm", images, 3),
-        Way("recipe paper", (*data[:-1], 40, *two, "--recipe", "paper"), 3),
+        Way("recipe paper", (*data[:-1], 25, *two, "--recipe", "paper"), 3),
         Way("wide, one worker", (*wide, "--checkpoint-rounds", 4), 7, writing=True),
         Way("wide, processes 2", (*wide, *two[:-1], 1), 7, writing=True),
     ]
@@ -454,7 +454,7 @@ def hosts(options: Options) -> None:
     if (reason := Hosts.reason()) is not None:
         raise HostsError(reason)
     data = make_table(options.folder / "table.csv", 12_000)
-    shape = ("--steps", 4000, "--sync-every", 8, "--checkpoint-rounds", 2)
+    shape = ("--steps", 2000, "--sync-every", 8, "--checkpoint-rounds", 2)
     settings = (data, *COMMON, *shape)
     reference = options.folder / "reference"
     run(reference, *settings, "--workers", 4)

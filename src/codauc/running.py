@@ -287,6 +287,8 @@ class Job:
             stuck = _without_progress(folder, found.number)
             if first:
                 self._tell(folder, found, group)
+        elif self.resuming and first and not self.quiet and (folder / CONFIG).exists():
+            note("No checkpoint that all workers have written: beginning anew.")
         if settled.communication.timeout is None:
             more = 2 ** min(stuck, 4)  # workers may be slower than they were
             group.limit_waiting(more * _LEAST_WAIT, more * _MOST_WAIT)

@@ -443,7 +443,7 @@ class _Run:
                 self.saved_at, self.saved_rounds = time.monotonic(), 0
                 checkpoints.save(self.agreed, self.state_dict())
         elif not self.coda.averager.under_way:  # nobody else is needed: all are after one round
-            if self.wish("leave"):
+            if self.group.apart and self.wish("leave"):
                 self.leaving = self.leaving or time.monotonic()
                 if time.monotonic() - self.leaving > _GRACE:
                     self._leave()

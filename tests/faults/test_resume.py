@@ -1,8 +1,11 @@
 """Claims about a run that was cut off and goes on: nothing tells it from one that was not."""
 
 import json
+import os
 import random
 import signal
+import subprocess
+from contextlib import contextmanager, suppress
 
 import pytest
 import torch
@@ -19,6 +22,7 @@ from codauc.config import (
     RunSettings,
     SafetySettings,
 )
+from codauc.runs import RunFolder
 from codauc.snapshot import pack, unpack
 
 
@@ -138,6 +142,93 @@ def test_a_run_that_was_asked_to_end_goes_on_where_it_was(table, tmp_path):
     assert codauc.train(settings, tmp_path / "cut", callbacks=[Ask()])["interrupted"]
     codauc.train(settings, tmp_path / "cut", resume=True)
     assert_same(tmp_path / "whole", tmp_path / "cut")
+
+
+@pytest.mark.parametrize("way", ["one", "three", "int8, overlap, BatchNorm"])
+def test_asked_to_leave_it_saves_and_goes_on_where_it_was(way, table, tmp_path):
+    settings = settings_of(table, rounds=1000, **WAYS[way])
+    codauc.train(settings, tmp_path / "whole")
+
+    class Ask(codauc.Callback):
+        def on_step(self, step, stage, rounds):
+            if step == 33:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    left = codauc.train(settings, tmp_path / "cut", callbacks=[Ask()])
+    assert left["stopped"]
+    assert 33 <= left["steps"] < 45
+    codauc.train(settings, tmp_path / "cut", resume=True)
+    assert_same(tmp_path / "whole", tmp_path / "cut")
+
+
+def test_two_runs_never_write_to_one_directory(table, tmp_path, monkeypatch):
+    settings = settings_of(table, workers=2)
+    with pytest.raises(CutOffError):
+        codauc.train(settings, tmp_path, callbacks=[Cut(30)])
+    before = sorted(path.name for path in checkpoints(tmp_path))
+    monkeypatch.setattr("codauc.running._OUTLIVED", 0.3)
+    for rank in (0, 1):  # a worker that outlived its launcher
+        with (
+            RunFolder(tmp_path).locked(rank),
+            pytest.raises(ValueError, match=r"another run is being written .* \(process \d+ on"),
+        ):
+            codauc.train(settings, tmp_path, resume=True)
+    assert sorted(path.name for path in checkpoints(tmp_path)) == before
+    assert codauc.train(settings, tmp_path, resume=True)["finished"]
+
+
+@contextmanager
+def small_disk(path, size):
+    path.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "codauc", path]
+    if subprocess.run(command, stderr=subprocess.DEVNULL, check=False).returncode:
+        pytest.skip("a small disk cannot be mounted here: that needs root")
+    try:
+        yield path
+    finally:
+        subprocess.run(["umount", "-l", path], check=True)
+
+
+class Filler(codauc.Callback):
+    """Keeps the disk full for some steps; what was there before stays."""
+
+    def __init__(self, path, first, last):
+        self.path, self.first, self.last = path, first, last
+
+    def on_step(self, step, stage, rounds):
+        if self.first <= step < self.last:
+            with suppress(OSError), self.path.open("ab") as file:
+                while True:
+                    file.write(bytes(4096))
+                    file.flush()
+        elif step == self.last:
+            self.path.unlink()
+
+
+def test_a_full_disk_costs_checkpoints_not_the_run(table, tmp_path, capfd):
+    settings = settings_of(table)
+    codauc.train(settings, tmp_path / "whole")
+    with small_disk(tmp_path / "disk", "4m") as disk:
+        watching = [Filler(disk / "filler", 22, 90), Cut(70)]
+        with pytest.raises(CutOffError):
+            codauc.train(settings, disk / "run", callbacks=watching)
+        assert "no checkpoint of step" in capfd.readouterr().err
+        numbers = {int(path.name[:9]) for path in checkpoints(disk / "run")}
+        assert numbers
+        assert max(numbers) < 40
+        (disk / "filler").unlink()
+        codauc.train(settings, disk / "run", resume=True)
+        assert_same(tmp_path / "whole", disk / "run")
+
+
+def test_a_disk_that_was_full_for_a_while_lacks_no_line(table, tmp_path, capfd):
+    settings = settings_of(table)
+    codauc.train(settings, tmp_path / "whole")
+
+    with small_disk(tmp_path / "disk", "4m") as disk:
+        codauc.train(settings, disk / "run", callbacks=[Filler(disk / "filler", 22, 60)])
+        assert_same(tmp_path / "whole", disk / "run")
+    assert "No space left" in capfd.readouterr().err
 
 
 OTHERS = {

@@ -209,6 +209,7 @@ class Group(ABC):
     size: int
     ledger: Ledger
     flight: Flight | None = None  # collectives that go on while this worker computes
+    apart = False  # whether each worker is a process of its own, which may leave by itself
 
     @abstractmethod
     def start(self, call: Call) -> Pending:

@@ -47,6 +47,8 @@ class DistributedGroup(Group):
     Leaving its `with` block, `close()` or the end of the process takes down what it set up.
     """
 
+    apart = True
+
     def __init__(
         self,
         process_group: dist.ProcessGroup,

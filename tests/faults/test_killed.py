@@ -1,0 +1,120 @@
+"""Claims about runs of real processes that are killed, stopped, or asked to leave."""
+
+import json
+import os
+import random
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from runs import (
+    alive,
+    assert_same,
+    checkpoints,
+    children,
+    end,
+    kill,
+    run,
+    start,
+    wait_for,
+    workers,
+)
+
+SHARED = (
+    *("--target", "y", "--steps", "300", "--sync-every", "8", "--quiet"),
+    *("--compress", "int8", "--delay", "3"),
+    *("--checkpoint-minutes", "0", "--checkpoint-rounds", "2"),
+)
+OPTIONS = (*SHARED, "--workers", "2")
+
+
+@pytest.fixture(scope="module")
+def whole(table, tmp_path_factory):
+    """The directory of a run that nothing disturbed."""
+    out = tmp_path_factory.mktemp("whole")
+    run(out, table, *SHARED, "--simulate", "2")  # which gives the same bits
+    return out
+
+
+def newest(out):
+    """The step of the newest checkpoint."""
+    found = checkpoints(out)
+    return int(found[-1].name[:9]) if found else 0
+
+
+def half_written(out):
+    return list(Path(out, "checkpoints").glob(".codauc-partial-*"))
+
+
+@pytest.mark.xdist_group("killed")
+def test_asked_to_leave_and_killed_again_and_again_it_ends_the_same(table, whole, tmp_path):
+    for to in ("launcher", "all of them"):
+        process, step = start(tmp_path, table, *OPTIONS), newest(tmp_path)
+        wait_for(lambda s=step: newest(tmp_path) > s + 40)
+        family, began = children(process.pid), time.monotonic()
+        if to == "launcher":
+            process.send_signal(signal.SIGTERM)
+        else:
+            os.killpg(process.pid, signal.SIGTERM)
+        code, said, error = end(process)
+        assert (code, error) == (0, ""), to
+        assert time.monotonic() - began < 10
+        assert "Go on with: codauc train --resume" in said
+        wait_for(lambda f=family: not any(map(alive, f)), 5)
+    process, step = start(tmp_path, table, *OPTIONS), newest(tmp_path)
+    wait_for(lambda: newest(tmp_path) > step + 40)
+    kill(process)  # which sees its workers end
+    process, step = start(tmp_path, table, *OPTIONS), newest(tmp_path)
+    wait_for(lambda: half_written(tmp_path) and newest(tmp_path) > step, pause=0.0005)
+    kill(process)
+    run(tmp_path)  # the directory knows the rest
+    assert_same(whole, tmp_path)
+
+
+@pytest.mark.xdist_group("killed")
+def test_lost_workers_are_started_again(table, whole, tmp_path):
+    """One is killed, one is stopped: the run ends by itself as if nothing had happened."""
+    process = start(tmp_path, table, *OPTIONS, "--max-restarts", "9")
+    for number in (signal.SIGKILL, signal.SIGSTOP):
+        step = newest(tmp_path)
+        wait_for(lambda s=step: newest(tmp_path) > s + 16 and len(workers(process)) == 2)
+        os.kill(random.choice(workers(process)), number)
+        lost, began = newest(tmp_path), time.monotonic()
+        wait_for(lambda s=lost: newest(tmp_path) > s + 16)
+        assert time.monotonic() - began < 30
+    code, _, error = end(process)
+    assert code == 0, error
+    assert_same(whole, tmp_path)
+    faults = [json.loads(line) for line in (tmp_path / "faults.jsonl").read_text().splitlines()]
+    assert [fault["restart"] for fault in faults] == [1, 2]
+
+
+def test_asked_to_leave_between_distant_rounds_each_saves_where_it_is(table, tmp_path):
+    options = (table, "--target", "y", "--steps", "2000", "--sync-every", "once", "--quiet")
+    run(tmp_path / "whole", *options, "--simulate", "2", "--warm-start", "0")
+    cut = tmp_path / "cut"
+    process = start(cut, *options, "--workers", "2", "--warm-start", "0")
+    wait_for((cut / "config.toml").exists)
+    time.sleep(0.5)
+    process.send_signal(signal.SIGTERM)
+    code, said, error = end(process)
+    assert code == 0, error
+    assert "saved at step" in said
+    assert newest(cut) == 0  # there was no round
+    assert len(checkpoints(cut)) == 2
+    run(cut)
+    assert_same(tmp_path / "whole", cut)
+
+
+def test_sigterm_while_data_are_read_leaves_at_once(tmp_path):
+    pipe = tmp_path / "slow.csv"
+    os.mkfifo(pipe)
+    process = start(tmp_path / "run", pipe, "--target", "y")
+    assert "Reading" in process.stderr.readline()
+    time.sleep(0.5)
+    process.send_signal(signal.SIGTERM)
+    with open(os.open(pipe, os.O_RDWR | os.O_NONBLOCK), "w") as file:
+        file.write("a,y\n1,0\n")
+    code, said, error = end(process, 30)
+    assert (code, "nothing is lost" in said) == (0, True), error
