@@ -10,12 +10,13 @@ ARGS ?=
 
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help demo test lint types unit format check-torch clean
+.PHONY: help demo test lint types unit soak format check-torch clean
 
 help:
 	@echo 'make demo            set up, then train four ways on real images and compare'
 	@echo 'make test            set up, then lint, types, all tests and doctests'
 	@echo 'make unit ARGS=...   only pytest, with arguments'
+	@echo 'make soak            an hour of killed workers, cut links, full disks, damaged files (as root)'
 	@echo 'make format          let ruff format the code'
 	@echo 'make check-torch TORCH=2.4.1   run the tests against another torch, in its own environment'
 	@echo 'make clean           remove the environment and caches'
@@ -34,6 +35,9 @@ types: $(VENV)/.dev
 
 unit: $(VENV)/.dev
 	$(BIN)/python -m pytest -n auto --dist worksteal $(ARGS)
+
+soak: $(VENV)/.dev
+	$(BIN)/python experiments/faults.py all $(ARGS)
 
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .
