@@ -41,9 +41,16 @@ def ways(settings: RunSettings) -> list[Way]:
 
 
 def run_baselines(
-    settings: RunSettings, out: Path, *, overwrite: bool = False, quiet: bool = True
+    settings: RunSettings,
+    out: Path,
+    *,
+    resume: bool = False,
+    overwrite: bool = False,
+    quiet: bool = True,
 ) -> list[Path]:
     """Run them one after the other, until one is interrupted; return their directories.
+
+    With `resume` those that are finished are not run again, and one that was cut off goes on.
 
     All take the same number of steps, with the same batches a worker; PPD-SG's one worker has all
     the data.
@@ -59,7 +66,9 @@ def run_baselines(
         if not quiet:
             note(f"{way.name}:")
         folders.append(out / way.name)
-        summary = train(_as(settings, way), folders[-1], overwrite=overwrite, quiet=quiet)
+        summary = train(
+            _as(settings, way), folders[-1], resume=resume, overwrite=overwrite, quiet=quiet
+        )
         if not summary.get("finished"):
             break
     return folders

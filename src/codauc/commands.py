@@ -21,7 +21,7 @@ from codauc.options import settings_of
 from codauc.report.comparison import comparison_page, comparison_rows
 from codauc.report.page import page
 from codauc.report.table import table
-from codauc.runs import MODEL, REPORT, RunFolder
+from codauc.runs import MODEL, REPORT, SUMMARY, RunFolder
 from codauc.writing import whole_file
 
 Options = dict[str, Any]
@@ -287,9 +287,18 @@ def baselines(options: Options) -> int:
     name = Path(settings.data.source).name.split(".")[0]
     out = options["out"] or made_free(f"{name}-baselines")
     quiet = options["quiet"] or options["json"]
-    folders = run_baselines(settings, Path(out), overwrite=options["overwrite"], quiet=quiet)
+    folders = run_baselines(
+        settings,
+        Path(out),
+        resume=options["resume"],
+        overwrite=options["overwrite"],
+        quiet=quiet,
+    )
     runs = [RunFolder(folder) for folder in folders]
-    cut = runs[-1].summary()["interrupted"]
+    if not (runs[-1] / SUMMARY).exists():
+        say(f"Asked to leave: saved. Go on with the same command, --out {out} and --resume.")
+        return 0
+    cut = not runs[-1].finished
     runs = runs[:-1] if cut and len(runs) > 1 else runs
     if options["json"]:
         say(json.dumps([run.summary() for run in runs]))

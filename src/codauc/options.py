@@ -257,6 +257,7 @@ def _baselines(commands: Any) -> None:
     output = command.add_argument_group("output")
     output.add_argument("--config", type=Path, metavar="FILE", help="settings to begin from")
     output.add_argument("--out", type=Path, metavar="DIR", help="one run in each of its directories")  # fmt: skip
+    output.add_argument("--resume", action="store_true", help="go on where they were cut off; finished ones are kept")  # fmt: skip
     output.add_argument("--overwrite", action="store_true", help="lose the runs that are there")
     _output(output)
 

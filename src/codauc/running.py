@@ -39,7 +39,8 @@ from codauc.version import __version__
 from codauc.watching import gathered, scores_of
 
 _LONGEST_WAIT = 1800.0  # seconds for another worker, while data are read
-_LEAST_WAIT, _MOST_WAIT = 10.0, 300.0  # seconds, once training has begun
+_LEAST_WAIT, _MOST_WAIT = 10.0, 300.0  # once training has begun
+_PATIENT_WAIT = 60.0  # where nobody would start the workers again
 _OUTLIVED = 15.0  # seconds in which a killed run's workers end
 _SIGNALS_SPREAD = 2.0  # seconds from the first worker to the last that is asked to leave
 
@@ -281,17 +282,19 @@ class Job:
 
         checkpoints = Checkpoints(folder / CHECKPOINTS, group, settled.safety.keep, told)
         found = checkpoints.newest() if self.resuming else None
-        stuck = 0
+        stuck = torch.zeros(1, dtype=torch.int64)
         if found is not None:
             settled = together(group, lambda: self._as_saved(found, opened, data, group), "start")
-            stuck = _without_progress(folder, found.number)
+            stuck += _without_progress(folder, found.number)
+            group.broadcast_(stuck, "checkpoint")  # worker 0's directory knows
             if first:
                 self._tell(folder, found, group)
         elif self.resuming and first and not self.quiet and (folder / CONFIG).exists():
             note("No checkpoint that all workers have written: beginning anew.")
         if settled.communication.timeout is None:
-            more = 2 ** min(stuck, 4)  # workers may be slower than they were
-            group.limit_waiting(more * _LEAST_WAIT, more * _MOST_WAIT)
+            more = 2 ** min(int(stuck), 4)  # workers may be slower than they were
+            least = _LEAST_WAIT if may_restart() else _PATIENT_WAIT
+            group.limit_waiting(more * least, more * _MOST_WAIT)
         watching: list[Callback] = []
         if first:
             records = [] if found is None else [Record(**r) for r in found.base["records"]]
