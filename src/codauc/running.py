@@ -40,7 +40,7 @@ from codauc.watching import gathered, scores_of
 
 _LONGEST_WAIT = 1800.0  # seconds for another worker, while data are read
 _LEAST_WAIT, _MOST_WAIT = 10.0, 300.0  # once training has begun
-_PATIENT_WAIT = 60.0  # where nobody would start the workers again
+_PATIENT_WAIT = 100.0  # where nobody would start the workers again
 _OUTLIVED = 15.0  # seconds in which a killed run's workers end
 _SIGNALS_SPREAD = 2.0  # seconds from the first worker to the last that is asked to leave
 

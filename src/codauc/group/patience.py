@@ -12,13 +12,14 @@ class Patience:
 
     A round that follows a round takes as long as the last one did, more or less; one that follows a
     look at the validation set waits for the worker who writes files. So each pair of kinds has its
-    own limit: ten times the longest seen, but at least `least` seconds; and `most` until it was
-    seen. What was seen can be handed on to a later group.
+    own limit: ten times the longest seen, but at least `least` seconds. For a pair that was not
+    seen it is ten times that of any other, and at least three times `least`; and never more than
+    `most`. What was seen can be handed on to a later group.
 
     >>> patience = Patience(least=10.0, most=300.0)
     >>> patience.took("round")
     >>> patience.limit("round")
-    300.0
+    30.0
     >>> patience.took("round")
     >>> patience.limit("round")
     10.0
@@ -32,9 +33,10 @@ class Patience:
     def limit(self, kind: str) -> float:
         """How long to wait in the next collective, of this kind."""
         longest = self.longest.get(f"{self._last} {kind}")
-        if longest is None:
-            return self.most
-        return min(self.most, max(self.least, _TIMES * longest))
+        if longest is not None:
+            return min(self.most, max(self.least, _TIMES * longest))
+        others = max(self.longest.values(), default=0.0)
+        return min(self.most, max(3 * self.least, _TIMES**2 * others))
 
     def took(self, kind: str) -> None:
         """A collective is over."""
