@@ -215,9 +215,10 @@ def one_run(way: Way, out: Path, most: int, done: Kills, chance: random.Random) 
     """A run that is killed up to `most` times and then ends by itself."""
     process: Process | None = None
     before = 0
-    for turn in range(most):
+    for _ in range(most):
         if process is None:
-            more = ("--max-restarts", 99) if "--workers" in way.options and turn % 3 != 2 else ()
+            again = "--workers" in way.options and chance.random() < 0.5
+            more = ("--max-restarts", 99) if again else ()
             process = start(out, *way.options, *more)
             restarted = "--max-restarts" in (*way.options, *more)
         before = trained(process, out, before)
@@ -534,7 +535,11 @@ def flipped(data: bytes, chance: random.Random, where: range | None = None) -> b
 def without_field(data: bytes, chance: random.Random) -> tuple[bytes, str]:
     """A field is missing somewhere, and the checksum is right; also where it was."""
     content = unpack(data)
-    where, name = chance.choice(list(fields_of(content, "")))
+    kinds: dict[tuple[Any, ...], list[tuple[tuple[Any, ...], str]]] = {}
+    for where, name in fields_of(content):
+        kind = (*(key for key in where if isinstance(key, str)), name)
+        kinds.setdefault(kind, []).append((where, name))
+    where, name = chance.choice(chance.choice(list(kinds.values())))
     holder = content
     for key in where:
         holder = holder[key]
@@ -542,9 +547,8 @@ def without_field(data: bytes, chance: random.Random) -> tuple[bytes, str]:
     return pack(content), "/".join(map(str, [*where, name]))
 
 
-def fields_of(tree: Any, path: Any) -> Iterator[tuple[tuple[Any, ...], str]]:
+def fields_of(tree: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], str]]:
     """Every key of every dict: the way to the dict, and the key."""
-    path = tuple(path)
     parts = tree.items() if isinstance(tree, dict) else enumerate(tree)
     for key, part in parts:
         if isinstance(tree, dict):
@@ -953,12 +957,12 @@ def row_of(now: Sample, name: str, seconds: float) -> list[str]:
 
 def judge(it: Soak, samples: list[Sample], shared: set[str]) -> None:
     """Say whether anything grew or was left; raise if so."""
-    left = sorted(path.name for path in it.tmp.iterdir())
+    names = sorted(path.name for path in it.tmp.iterdir())
+    left = [name for name in names if not name.startswith("torchinductor_")]  # torch's cache
     print(f"left in /dev/shm: {len(shared)}; in TMPDIR: {len(left)} {left[:8]}")
     print(f"launchers killed: {it.lost}; in checkpoints/: {len(checkpoints(it.out))} files")
     claim(not shared, f"left in /dev/shm: {sorted(shared)[:5]}")
-    claim(it.lost or not left, f"left in TMPDIR: {left[:5]}")
-    claim(len(left) <= 4 * it.lost, f"{len(left)} in TMPDIR after {it.lost} killed launchers")
+    claim(len(left) <= it.lost, f"{len(left)} in TMPDIR after {it.lost} killed launchers")
     claim(partial_file(it.out) is None, "a partial checkpoint is left")
     for pid in dict.fromkeys(sample.launcher for sample in samples):
         mine = [sample for sample in samples if sample.launcher == pid]
