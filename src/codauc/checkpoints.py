@@ -247,7 +247,7 @@ class Checkpoints:
 
     def _content(self, name: Name, data: bytes) -> Any:
         content = unpack(data)
-        if not isinstance(content, dict) or "format" not in content:
+        if not isinstance(content, dict) or not {"format", "name", "state"} <= content.keys():
             raise ValueError("not a checkpoint of codauc")
         if content["format"] != FORMAT:
             raise _RefusedError(

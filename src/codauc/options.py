@@ -342,7 +342,8 @@ def _begun(options: dict[str, Any]) -> Path | None:
     if options["out"] is None:
         raise ValueError("--resume without --out: expected the run's directory.")
     path = Path(options["out"]) / CONFIG
-    return path if path.exists() else None
+    # with DATA the whole command is given again, and compared with what was saved
+    return path if options.get("source") is None and path.exists() else None
 
 
 def _plain(settings: RunSettings) -> dict[str, Any]:

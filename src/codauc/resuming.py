@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
 
@@ -18,7 +19,7 @@ from codauc.config import RunSettings
 from codauc.data.opening import Opened, Part
 from codauc.data.rows import as_rows
 from codauc.data.shards import scattered
-from codauc.group import Group
+from codauc.group import Group, GroupError
 
 _CPU = torch.device("cpu")
 _SAMPLE = 256  # rows whose inputs are compared
@@ -28,6 +29,7 @@ _FREE = {  # settings that a run may go on without
     "communication": ("workers", "simulate", "timeout"),
 }
 _FREE_TABLES = ("device", "safety")
+_OPEN = ("tallies", "times", "records", "notes", "selection", "encoding", "under_way", "stage")
 _MEANS = ("anchor", "averages", "momenta", "seconds", "loss")  # of the optimizer's state
 
 
@@ -103,8 +105,48 @@ def _compare(name: str, there: Any, here: Any) -> None:
     if there != here:
         raise ValueError(
             f"{name} is {_short(there)} in the run that was saved, {_short(here)} here: expected "
-            "the same to go on; leave the option out, or begin anew with --overwrite."
+            "the same to go on; give the command as it was, or only --resume and --out, or begin "
+            "anew with --overwrite."
         )
+
+
+@contextmanager
+def usable(found: Found) -> Iterator[None]:
+    """Let whatever a state lacks, or has too much of, be one error that says what to do."""
+    try:
+        yield
+    except (KeyError, TypeError, IndexError, AttributeError, AssertionError, RuntimeError) as error:
+        if isinstance(error, GroupError):
+            raise
+        told = f"{type(error).__name__}: {error}".split("\n")[0]
+        raise ValueError(
+            f"the checkpoint of step {found.number} cannot be used ({told}): it was changed; "
+            "remove it to go on from the one before it, or begin anew with --overwrite."
+        ) from error
+
+
+def check_shape(saved: Any, mine: Any, where: str = "state") -> None:
+    """Raise if a saved state has not what a state of this run has, name by name."""
+    if isinstance(mine, dict):
+        if not isinstance(saved, dict):
+            raise TypeError(f"{where} is no dict")
+        for name in mine:
+            if name not in saved:
+                raise KeyError(f"{where}/{name}")
+            if name not in _OPEN:
+                check_shape(saved[name], mine[name], f"{where}/{name}")
+        more = saved.keys() - mine.keys() - {"rest"}
+        if more:
+            raise KeyError(f"{where}/{min(more)} is too much")
+    elif isinstance(mine, list | tuple) and mine:
+        if not isinstance(saved, list | tuple) or len(saved) != len(mine):
+            raise TypeError(f"{where} has another length")
+        for index, (there, here) in enumerate(zip(saved, mine, strict=True)):
+            check_shape(there, here, f"{where}/{index}")
+    elif isinstance(mine, Tensor) and (
+        not isinstance(saved, Tensor) or (saved.shape, saved.dtype) != (mine.shape, mine.dtype)
+    ):
+        raise TypeError(f"{where} is of another kind")
 
 
 def as_saved(settings: RunSettings, saved: dict[str, Any]) -> RunSettings:

@@ -22,14 +22,14 @@ from codauc.callbacks import Callback
 from codauc.checkpoints import Checkpoints, Found, from_one
 from codauc.config import CONFIG, RunSettings
 from codauc.data.opening import Opened, open_data
-from codauc.group import Group, GroupError
+from codauc.group import Group, GroupError, LocalGroup
 from codauc.launching import launch
 from codauc.metrics import auc_interval
 from codauc.models import build
 from codauc.progress import Progress, note
 from codauc.ranking import average_precision
 from codauc.report.page import page
-from codauc.resuming import as_saved, check_data, check_settings, identity
+from codauc.resuming import as_saved, check_data, check_settings, identity, usable
 from codauc.runs import CHECKPOINTS, MODEL, REPORT, History, Record, RunFolder
 from codauc.saved import save_model
 from codauc.stopped import end_with_parent, guarded
@@ -102,6 +102,7 @@ class Files(Callback):
 
     def on_end(self, summary: dict[str, Any]) -> None:
         """What came of it."""
+        self.history.write()
         self.folder.write_summary(summary)
 
     @contextmanager
@@ -203,8 +204,9 @@ class Job:
         """One worker's part; worker 0 writes the files and returns the summary."""
         if under_elastic():
             end_with_parent(os.getppid())
+        alone = LocalGroup() if group.size == 1 else group  # whatever has started it
         with guarded() if under_elastic() and not ours() else nullcontext():
-            return self._work(group)
+            return self._work(alone)
 
     @property
     def resuming(self) -> bool:
@@ -284,7 +286,9 @@ class Job:
         found = checkpoints.newest() if self.resuming else None
         stuck = torch.zeros(1, dtype=torch.int64)
         if found is not None:
-            settled = together(group, lambda: self._as_saved(found, opened, data, group), "start")
+            settled = together(
+                group, lambda: self._as_saved(found, opened, data, group), "checkpoint"
+            )
             stuck += _without_progress(folder, found.number)
             group.broadcast_(stuck, "checkpoint")  # worker 0's directory knows
             if first:
@@ -319,7 +323,11 @@ class Job:
         if trained.interrupted and first:
             folder.note_fault("interrupted", step=trained.steps)
         test = _test(trained, opened, group)
-        summary = _finished(folder, trained, opened, test, watching) if first else None
+
+        def finish() -> dict[str, Any] | None:
+            return _finished(folder, trained, opened, test, watching) if first else None
+
+        summary = together(group, finish, "checkpoint")  # now nobody needs the checkpoints
         if not trained.interrupted:
             checkpoints.clear()
         return summary
@@ -328,9 +336,11 @@ class Job:
         self, found: Found, opened: Opened, data: dict[str, Any], group: Group
     ) -> RunSettings:
         """The settings of the run that goes on; raise where what is here does not fit."""
-        saved = found.base["settings"]
-        check_data(found.base["data"], data)
-        check_settings(saved, settle(self.settings, opened, found.size))
+        with usable(found):
+            saved, records = found.base["settings"], found.base["records"]
+            check_data(found.base["data"], data)
+            check_settings(saved, settle(self.settings, opened, found.size))
+            [Record(**record) for record in records]
         if self.settings.data.own and found.size != group.size:
             raise ValueError(
                 f"{group.size} workers in place of {found.size}, each with data of its own: "

@@ -240,7 +240,7 @@ class History:
         self._waiting = [self._line(record) for record in records]
         with whole_file(self._path, "the history") as partial:
             partial.write_bytes(b"")
-        self._write()
+        self.write()
 
     @staticmethod
     def _line(record: Record) -> bytes:
@@ -249,9 +249,10 @@ class History:
     def add(self, record: Record) -> None:
         """Append one line."""
         self._waiting.append(self._line(record))
-        self._write()
+        self.write()
 
-    def _write(self) -> None:
+    def write(self) -> None:
+        """Write what is waiting."""
         with self._path.open("r+b" if self._path.exists() else "w+b") as file:
             file.truncate(self._end)  # a line that was cut off
             file.seek(self._end)

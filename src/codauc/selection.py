@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from codauc.paired import paired_auc_difference
+from codauc.parameters import check_weights
 
 _TOLERANCE = 1.0  # standard errors of the difference that do not count
 _STATE = ("best_auc", "_best_scores", "_kept", "step", "scores", "auc")
@@ -54,6 +55,9 @@ class Selection:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over what was kept."""
+        kept = state["_kept"]
+        if kept is not None:
+            check_weights("the state", self.model, kept)
         for name in _STATE:
             setattr(self, name, state[name])
 

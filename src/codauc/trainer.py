@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, NoReturn
 
 import torch
@@ -34,7 +34,7 @@ from codauc.objective import pairwise_loss
 from codauc.optim import PPDSG
 from codauc.ranking import Calibration, calibrate
 from codauc.recipes import SYNC_EVERY, Facts, factor_of, model_arguments, plan, resolve
-from codauc.resuming import as_bits, merged, rest_of_all
+from codauc.resuming import as_bits, check_shape, merged, rest_of_all, usable
 from codauc.runs import Record
 from codauc.schedules import Stage
 from codauc.selection import Selection
@@ -542,13 +542,11 @@ class _Run:
     def go_on_with(self, found: Found) -> None:
         """Take over what was found, if it is of this run; an error on one worker is one on all."""
         if found.exact:
-            together(self.group, lambda: self.load_state_dict(found.base), "checkpoint")
+            together(self.group, lambda: self._load(found), "checkpoint")
             return
-        state, rest = merged(found, self.group), rest_of_all(found, self.group)
-        if state["coda"]["stage"] is not None:  # as it is planned for so many workers
-            stage = self.plan.stages[state["coda"]["stages_done"]]
-            state["coda"]["stage"] = asdict(stage)
-        together(self.group, lambda: self._begin_with(state, rest), "checkpoint")
+        with usable(found):
+            state, rest = merged(found, self.group), rest_of_all(found, self.group)
+        together(self.group, lambda: self._begin_with(found, state, rest), "checkpoint")
         self.coda.averager.same_everywhere()
         seed_everything(self.settings.seed, self.group.rank, self.step)
         text = (
@@ -558,12 +556,31 @@ class _Run:
             text += f", without the state of {len(found.missing)} of them"
         self.notes.append(f"{text}.")
 
-    def _begin_with(self, state: dict[str, Any], rest: Tensor | None) -> None:
-        self.coda.load_state_dict(state["coda"])
-        self._load_common(state)
-        if rest is not None:
-            mine = torch.isin(self.opened.train.rows, rest).nonzero().flatten()
-            self.batches.begin_with(state["batches"]["epoch"], mine)
+    def _load(self, found: Found) -> None:
+        with usable(found):
+            self._check(found.base)
+            self.load_state_dict(found.base)
+
+    def _check(self, state: dict[str, Any]) -> None:
+        """Raise if something is missing, rather than go on with a default."""
+        mine = self._state()
+        check_shape({name: state[name] for name in mine}, mine)
+        if state["coda"]["stage"] is not None:
+            check_shape(state["coda"]["stage"], asdict(self.plan.stages[0]))
+        for record in state["records"]:
+            check_shape(record, dict.fromkeys(f.name for f in fields(Record)))
+
+    def _begin_with(self, found: Found, state: dict[str, Any], rest: Tensor | None) -> None:
+        with usable(found):
+            self._check(state)
+            if state["coda"]["stage"] is not None:  # as it is planned for so many workers
+                stage = self.plan.stages[state["coda"]["stages_done"]]
+                state["coda"]["stage"] = asdict(stage)
+            self.coda.load_state_dict(state["coda"])
+            self._load_common(state)
+            if rest is not None:
+                mine = torch.isin(self.opened.train.rows, rest).nonzero().flatten()
+                self.batches.begin_with(state["batches"]["epoch"], mine)
 
     def _spent(self) -> dict[str, float]:
         """The ledger's totals, with the seconds since training began."""
