@@ -48,8 +48,8 @@ def run_processes(
     With `patient` signals are left to `interrupts.listening`.
 
     The first error of a worker ends all of them; they are started again up to `max_restarts` times,
-    and then it is raised here with the worker's number. Where they may be started again, a worker
-    that was stopped (SIGSTOP) is killed after a few seconds.
+    and then it is raised here with the worker's number. A worker that was stopped (SIGSTOP) is
+    killed after a few seconds where all may be started again, or are about to end.
     """
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -72,9 +72,8 @@ def run_processes(
         )
         arguments = (function, seed, timeout, directory, os.getpid(), patient)
         hearing = telling(Path(directory) / _NOTICE) if patient else contextlib.nullcontext()
-        guarding = killing_the_stopped() if max_restarts else contextlib.nullcontext()
         try:
-            with hearing, guarding:
+            with hearing, killing_the_stopped(always=max_restarts > 0):
                 results = elastic_launch(config, _work)(*arguments)
         except ChildFailedError as error:
             if asked(LEAVE):  # before some were listening

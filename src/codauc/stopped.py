@@ -37,27 +37,35 @@ def end_with_parent(parent: int) -> None:
         raise SystemExit("the process that started this worker is gone")
 
 
-def is_stopped(pid: int) -> bool:
-    """Whether a process was stopped (SIGSTOP), and stands still."""
+def state_of(pid: int) -> str:
+    """A letter: T for a process that was stopped (SIGSTOP), Z for one that has ended, or none."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (OSError, IndexError):
-        return False
+        return ""
 
 
 @contextlib.contextmanager
-def killing_the_stopped() -> Iterator[None]:
-    """While this lasts, processes that this one has started are killed if they stay stopped."""
+def killing_the_stopped(*, always: bool) -> Iterator[None]:
+    """While this lasts, processes that this one has started are killed if they stay stopped.
+
+    Unless `always`, only when another has already ended: the launcher then ends them all, and would
+    wait half a minute for one that is stopped to end by itself.
+    """
     done = threading.Event()
 
     def watch() -> None:
         seconds: dict[int, int] = {}
+        most = 0
         while not done.wait(1.0):
             # active_children() would reap them under the launcher's hands
-            for child in list(multiprocessing.process._children):  # type: ignore[attr-defined]
-                pid = child.pid or 0
-                seconds[pid] = seconds.get(pid, 0) + 1 if is_stopped(pid) else 0
-                if seconds[pid] >= _PATIENCE:
+            children = list(multiprocessing.process._children)  # type: ignore[attr-defined]
+            states = {child.pid or 0: state_of(child.pid or 0) for child in children}
+            living = sum(state not in ("", "Z") for state in states.values())
+            most = max(most, living)
+            for pid, state in states.items():
+                seconds[pid] = seconds.get(pid, 0) + 1 if state == "T" else 0
+                if seconds[pid] >= _PATIENCE and (always or living < most):
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(pid, signal.SIGKILL)
 
