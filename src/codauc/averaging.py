@@ -243,8 +243,7 @@ class Averager:
         if bad > 0:
             raise NotFiniteError(
                 f"the weights or the loss of {'a' if self.group.size > 1 else 'the'} worker are "
-                "not finite: expected numbers; lower the step size, clip gradients "
-                "(max_grad_norm), or look for bad input."
+                "not finite: expected numbers; lower the step size, or look for bad input."
             )
 
     def _move_to(self, message: Tensor) -> Tensor:

@@ -86,7 +86,7 @@ class Checkpoints:
         self.folder, self.group, self.keep, self.told = folder, group, keep, told
         self.history = self._new_history()
         self._thread: threading.Thread | None = None
-        self._written: int | None = None  # the last number that is on the disk
+        self.written: int | None = None  # the last number that is on the disk
         self._tried: int | None = None
         self._whole: list[int] = []  # numbers that all workers have written
         self._error: OSError | None = None
@@ -104,7 +104,7 @@ class Checkpoints:
     def confirm(self) -> None:
         """See whether all workers have written what they last saved; then what is older goes."""
         self.wait()
-        wrote = self._tried is not None and self._written == self._tried
+        wrote = self._tried is not None and self.written == self._tried
         if not bool(self.group.gather(torch.tensor([int(wrote)]), "checkpoint").all()):
             return
         assert self._tried is not None
@@ -144,7 +144,7 @@ class Checkpoints:
             self.folder.mkdir(parents=True, exist_ok=True)
             with whole_file(self.folder / str(name), "the checkpoint") as partial:
                 partial.write_bytes(pack(content))
-            self._written = name.number
+            self.written = name.number
         except OSError as error:
             self._error = error
 
@@ -195,7 +195,10 @@ class Checkpoints:
             base = states[self.group.rank] if exact else self._first(readers, contents)["state"]
             return Found(key.number, key.size, exact, base, states, missing, told)
         if told:
-            raise ValueError(f"no checkpoint in {self.folder} can be read: " + "; ".join(told))
+            raise ValueError(
+                f"no checkpoint in {self.folder} can be read: {'; '.join(told)}; begin anew with "
+                "--overwrite."
+            )
         return None
 
     def _sets(self) -> dict[Name, dict[int, list[int]]]:
@@ -283,7 +286,7 @@ class Checkpoints:
     def _go_on_from(self, key: Name, *, exact: bool) -> None:
         """What is newer belongs to a future that will not be, or will be again."""
         self._remove(lambda number: number > key.number)
-        self._tried = self._written = key.number
+        self._tried = self.written = key.number
         if exact:
             self.history = key.history
 

@@ -37,6 +37,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ValueError, OSError) as error:
         print(f"codauc {command}: {error}", file=sys.stderr)
         return 2
-    except (RuntimeError, MemoryError) as error:
+    except (RuntimeError, MemoryError, ArithmeticError) as error:
         print(f"codauc {command}: {type(error).__name__}: {error}", file=sys.stderr)
         return 1

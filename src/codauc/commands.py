@@ -52,14 +52,17 @@ def train(options: Options) -> int:
         say(_stopped(summary))
     else:
         say("\n".join([*_told(summary), f"Report: {Path(summary['run']) / REPORT}"]))
+    if summary.get("stopped"):
+        return 0 if summary["saved"] else 1
     return 130 if summary.get("interrupted") else 0
 
 
 def _stopped(summary: dict[str, Any]) -> str:
-    if not summary["steps"]:
-        return "Asked to leave before a step was taken; nothing is lost."
+    if summary["steps"] is None:
+        return "Asked to leave before the training began; nothing is lost."
+    how = "saved" if summary["saved"] else "NOT SAVED, so the last checkpoint is what is left,"
     return (
-        f"Asked to leave: saved at step {summary['steps']}. Go on with: codauc train --resume "
+        f"Asked to leave: {how} at step {summary['steps']}. Go on with: codauc train --resume "
         f"--out {summary['run']}"
     )
 

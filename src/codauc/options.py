@@ -311,6 +311,7 @@ def settings_of(options: dict[str, Any]) -> RunSettings:
         except (OSError, UnicodeDecodeError) as error:
             raise ValueError(f"{path} cannot be read ({error}): expected a config.toml.") from error
         settings = RunSettings.from_toml(text, str(path))
+        _check_here(settings, options)
         if options.get("recipe", settings.recipe.name) != settings.recipe.name:
             settings = replace(settings, recipe=RecipeSettings())  # its values are another's
     tables: dict[str, dict[str, Any]] = {}
@@ -331,6 +332,18 @@ def settings_of(options: dict[str, Any]) -> RunSettings:
             "DATA is missing: expected a file or a directory; see codauc train --help."
         )
     return settings
+
+
+def _check_here(settings: RunSettings, options: dict[str, Any]) -> None:
+    """Raise if a run is to go on whose data have a name that leads nowhere from here."""
+    source = settings.data.source
+    if options.get("resume") and options.get("source") is None and "{rank}" not in source:
+        path = Path(source)
+        if not path.is_absolute() and not path.exists() and len(path.suffixes):
+            raise ValueError(
+                f"{source}, the data of the run in {options['out']}, is not here: go to the "
+                "directory where it was begun, or give DATA and the other options again."
+            )
 
 
 def _begun(options: dict[str, Any]) -> Path | None:

@@ -31,6 +31,7 @@ from codauc.streams import seed_everything
 
 R = TypeVar("R")
 
+_HOPELESS = "hopeless"  # the file that says that no further try can succeed
 _NOTICE = "asked-to-end"  # the file that tells workers who start late
 
 
@@ -102,9 +103,11 @@ def _work(
         listen_as_a_worker(Path(directory) / _NOTICE)
     rank = int(os.environ["RANK"])
     notes = Path(directory)
-    for name in (f"{rank}.began", f"{rank}.failure"):  # of an earlier try
-        (notes / name).unlink(missing_ok=True)
+    if not (notes / _HOPELESS).exists():
+        (notes / f"{rank}.failure").unlink(missing_ok=True)  # of an earlier try
     (notes / f"{rank}.began").touch()
+    if (notes / _HOPELESS).exists():  # an earlier try failed as all others would
+        raise SystemExit(1)
     try:
         with distributed(timeout=timeout) as group:
             seed_everything(seed, rank)
@@ -118,7 +121,13 @@ def _work(
         raise error from None
     except Exception as error:
         _note_failure(Path(directory), rank, error)
+        if isinstance(error, ValueError | ArithmeticError):  # bad input, bad numbers: not bad luck
+            (Path(directory) / _HOPELESS).touch()
         raise
+    finally:
+        if patient:  # nothing is left to be saved
+            for number in (signal.SIGTERM, signal.SIGHUP):
+                signal.signal(number, signal.SIG_DFL)
 
 
 def _without_signals(config: Any) -> dict[str, Any]:

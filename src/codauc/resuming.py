@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -38,17 +37,22 @@ def identity(opened: Opened, group: Group) -> dict[str, Any]:
     found: dict[str, Any] = {
         "positive classes": list(opened.positive),
         "shape of an image": list(opened.shape),
-        "columns": {} if opened.encoder is None else opened.encoder.kinds(),
+        "columns": []
+        if opened.encoder is None
+        else list(map(list, opened.encoder.kinds().items())),
     }
     for title, part in (("training", opened.train), ("validation", opened.validation)):
         if part is not None:
             found[f"{title} samples"] = part.samples
             found[f"{title} positives"] = part.positives
-    mine = {"labels": _labels(opened.train), "inputs": _inputs(opened.train)}
+    held = opened.validation or opened.train
+    mine = [_labels(opened.train), _labels(held), *_inputs(opened.train)]
     texts = gather_bytes(group, json.dumps(mine).encode(), "start", _CPU)
-    parts = [json.loads(text) for text in texts]
-    found["training labels"] = sum(part["labels"] for part in parts) % 2**64
-    found["training inputs"] = sum(part["inputs"] for part in parts)
+    train, validation, signed, size = (
+        sum(parts) for parts in zip(*map(json.loads, texts), strict=True)
+    )
+    found["training labels"], found["validation labels"] = train % 2**64, validation % 2**64
+    found["training inputs"] = [signed, size]
     return found
 
 
@@ -60,15 +64,19 @@ def _labels(part: Part) -> int:
     return sum(int(number) for number in scattered(marks, 0)) % 2**64
 
 
-def _inputs(part: Part) -> float:
-    """The sum of the sizes of some samples' inputs."""
+def _inputs(part: Part) -> tuple[float, float]:
+    """A sum over some samples' inputs, each with a weight of its own, and the sum of the sizes."""
     if not len(part.rows):
-        return 0.0
+        return 0.0, 0.0
     chance = scattered(part.rows.numpy().astype(np.uint64), 1).astype(np.float64) / 2.0**64
-    chosen = np.flatnonzero(chance < _SAMPLE / max(part.samples, 1))
+    share = min(1.0, _SAMPLE / max(part.samples, 1))
+    chosen = torch.from_numpy(np.flatnonzero(chance < share))
     if not len(chosen):
-        return 0.0
-    return float(as_rows(part.x).gather(torch.from_numpy(chosen)).double().abs().sum())
+        return 0.0, 0.0
+    x = as_rows(part.x).gather(chosen).double().flatten(1).nan_to_num()
+    columns = torch.arange(x.shape[1], dtype=torch.float64).add_(1).cos_()
+    x *= columns * (1 + torch.from_numpy(chance)[chosen, None] / share)
+    return float(x.sum()), float(x.abs().sum())
 
 
 def check_data(saved: dict[str, Any], here: dict[str, Any]) -> None:
@@ -76,7 +84,8 @@ def check_data(saved: dict[str, Any], here: dict[str, Any]) -> None:
     for name in {**saved, **here}:
         there, mine = saved.get(name), here.get(name)
         if name == "training inputs":
-            same = math.isclose(float(there or 0), float(mine or 0), rel_tol=_CLOSE)
+            (one, size), (other, _) = there or (0.0, 0.0), mine or (0.0, 0.0)
+            same = abs(one - other) <= _CLOSE * size
         else:
             same = there == mine
         if not same:

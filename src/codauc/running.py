@@ -136,7 +136,7 @@ def train(
     parts, under_torchrun = settings.communication, "RANK" in os.environ
     if resume and (overwrite or out is None):
         raise ValueError("resume: expected out, the run's directory, and no overwrite.")
-    if out is not None and not resume:
+    if out is not None and not resume and not restarts():
         check_free(RunFolder(out), overwrite=overwrite)
     if settings.data.own and parts.workers > 1 and "{rank}" not in settings.data.source:
         raise ValueError(
@@ -168,7 +168,7 @@ def train(
     except interrupts.Left:
         results = [None]
     if results[0] is None and interrupts.asked(interrupts.LEAVE):
-        return {"run": job.out, "stopped": True, "steps": None}  # nothing was begun
+        return {"run": job.out, "stopped": True, "steps": None, "saved": True}
     return results[0] or {}
 
 
@@ -215,7 +215,7 @@ class Job:
 
     def _work(self, group: Group) -> dict[str, Any] | None:
         if self.resuming and (summary := self._already(group)) is not None:
-            return summary
+            return summary  # without reading the data
         if not self.quiet and group.rank == 0:
             note(f"Reading {self.settings.data.source} ...")
         opened = open_data(self.settings.data, group, self.settings.seed)
@@ -223,6 +223,8 @@ class Job:
         settled = settle(self.settings, opened, group.size)
         together(group, lambda: _try_model(settled), "start")  # before an old run is lost
         with self.claimed(group) as folder, interrupts.looked_at():
+            if self.resuming and (summary := self._already(group)) is not None:
+                return summary  # another process has ended it meanwhile
             return self._train(group, folder, opened, settled, data)
 
     def _already(self, group: Group) -> dict[str, Any] | None:
@@ -235,6 +237,8 @@ class Job:
         done = group.rank == 0 and folder.finished
         if not bool(group.gather(torch.tensor([int(done)]), "checkpoint").any()):
             return None
+        if done and not self.quiet:
+            note(f"{folder.path} holds a finished run: nothing was done.")
         return folder.summary() if done else {}
 
     @contextmanager
@@ -285,16 +289,22 @@ class Job:
         checkpoints = Checkpoints(folder / CHECKPOINTS, group, settled.safety.keep, told)
         found = checkpoints.newest() if self.resuming else None
         stuck = torch.zeros(1, dtype=torch.int64)
+        if self.resuming:
+            stuck += _without_progress(folder, 0 if found is None else found.number)
+            group.broadcast_(stuck, "checkpoint")  # worker 0's directory knows
         if found is not None:
             settled = together(
                 group, lambda: self._as_saved(found, opened, data, group), "checkpoint"
             )
-            stuck += _without_progress(folder, found.number)
-            group.broadcast_(stuck, "checkpoint")  # worker 0's directory knows
             if first:
                 self._tell(folder, found, group)
-        elif self.resuming and first and not self.quiet and (folder / CONFIG).exists():
-            note("No checkpoint that all workers have written: beginning anew.")
+        elif self.resuming and first and (folder / CONFIG).exists():
+            folder.note_fault("resumed", step=0, workers=group.size, restart=restarts())
+            if not self.quiet:
+                note("No checkpoint that all workers have written: beginning anew.")
+            folder.remove_results(MODEL)
+        if first:
+            folder.remove_results()  # of a run that was interrupted: it goes on
         if settled.communication.timeout is None:
             more = 2 ** min(int(stuck), 4)  # workers may be slower than they were
             least = _LEAST_WAIT if may_restart() else _PATIENT_WAIT
@@ -317,7 +327,14 @@ class Job:
                 data=data,
             )
         except Departed as left:
-            return self._left(folder, left.step, group)
+            return self._left(folder, left, group)
+        except GroupError as error:
+            if may_restart():
+                raise
+            raise GroupError(
+                f"{error} Go on from the last checkpoint with: codauc train --resume --out "
+                f"{folder.path}; --timeout SECONDS lets workers wait longer for each other."
+            ) from error
         finally:
             checkpoints.wait()
         if trained.interrupted and first:
@@ -356,9 +373,9 @@ class Job:
         folder.note_fault("resumed", step=found.number, **facts)
         if not self.quiet:
             change = "" if found.exact else f", workers: {group.size} in place of {found.size}"
-            note(f"Going on from step {found.number}{change}.")
+            note(f"Going on from step {found.base['step']}{change}.")
 
-    def _left(self, folder: RunFolder, step: int, group: Group) -> dict[str, Any]:
+    def _left(self, folder: RunFolder, left: Departed, group: Group) -> dict[str, Any]:
         """After the state was saved: this process was asked to leave, or only another one was."""
         deadline = time.monotonic() + _SIGNALS_SPREAD
         while may_restart() and not interrupts.asked(interrupts.LEAVE):
@@ -366,8 +383,8 @@ class Job:
                 raise GroupError(f"worker {group.rank}: another worker was asked to leave.")
             time.sleep(0.05)
         if group.rank == 0:
-            folder.note_fault("left", step=step)
-        return {"run": str(folder.path), "stopped": True, "steps": step}
+            folder.note_fault("left", step=left.step, saved=left.saved)
+        return {"run": str(folder.path), "stopped": True, "steps": left.step, "saved": left.saved}
 
 
 def _without_progress(folder: RunFolder, step: int) -> int:

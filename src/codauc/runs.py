@@ -100,6 +100,11 @@ class RunFolder:
             (self / name).unlink(missing_ok=True)
         self.empty_checkpoints()
 
+    def remove_results(self, *more: str) -> None:
+        """Remove what tells of an end that is no longer one."""
+        for name in (SUMMARY, SCORES, REPORT, *more):
+            (self / name).unlink(missing_ok=True)
+
     def empty_checkpoints(self) -> None:
         """Remove its checkpoints; they may be a host's own."""
         shutil.rmtree(self / CHECKPOINTS, ignore_errors=True)

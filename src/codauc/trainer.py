@@ -129,11 +129,11 @@ def fit(
 
 
 class Departed(Exception):  # noqa: N818
-    """The run was asked to leave, and its state is saved; not an error."""
+    """The run was asked to leave, and its state is saved, if that was possible; not an error."""
 
-    def __init__(self, step: int) -> None:
+    def __init__(self, step: int, *, saved: bool) -> None:
         super().__init__(f"left at step {step}")
-        self.step = step
+        self.step, self.saved = step, saved
 
 
 def make_model(settings: RunSettings, rows: Tensor, ratio: float) -> nn.Module:
@@ -293,6 +293,9 @@ class _Run:
             self._look(number, stage_end=True)
             self.looked = self.step
             self._remember()
+            whole = self.opt.steps == self.plan.stages[number].steps
+            if whole and self._agreed() and self.checkpoints is not None:
+                self._save(fresh=True)
         self.selection.restore()
         return Trained(
             model=self.model,
@@ -455,7 +458,7 @@ class _Run:
         assert self.checkpoints is not None
         self._save_alone()
         self.checkpoints.confirm() if all_of_them else self.checkpoints.wait()
-        raise Departed(self.step)
+        raise Departed(self.step, saved=self.checkpoints.written == self.agreed)
 
     def _save_alone(self) -> None:
         """Save the state as it is, unless its numbers are good for nothing."""
@@ -466,9 +469,13 @@ class _Run:
 
     def _leave_as_it_is(self) -> None:
         """Another worker has left first: the round that failed is made up for later."""
-        plain = not (self.coda.delay or self.same_steps)
-        if self.owed and plain and self.checkpoints is not None and self.wish("leave"):
+        if self.checkpoints is None or not self.wish("leave"):
+            return
+        at_end = self.coda.current is not None and self.opt.steps == self.coda.current.steps
+        due = self.owed or (at_end and not self.coda.closed)
+        if due and not (self.coda.delay or self.same_steps):
             self._leave()
+        raise Departed(self.step, saved=False)
 
     def _remember(self) -> None:
         """Keep the state as it is, to go back to it."""
@@ -477,14 +484,17 @@ class _Run:
 
     def _go_back(self, error: NotFiniteError) -> None:
         if self.good is None or self.reduced < 0.5**_REDUCTIONS:
-            raise error
+            tries = round(-math.log2(self.reduced))
+            told = f", after the step size was halved {tries} times" if tries else ""
+            raise NotFiniteError(f"step {self.step}{told}: {error}") from None
         when, began, half = self.step, self.began, self.reduced / 2
+        notes = list(self.notes)
         self.load_state_dict(self.good)
         self.began, self.reduced = began, half
-        self.good["reduced"] = half
         self._schedule()
         text = f"Step {when}: numbers were not finite; went on from step {self.step} with 1/"
-        self.notes.append(f"{text}{round(1 / half)} of the step size.")
+        self.notes[:] = [*notes, f"{text}{round(1 / half)} of the step size."]
+        self.good["reduced"], self.good["notes"] = half, list(self.notes)
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint holds: the state, and what others need to know of it."""

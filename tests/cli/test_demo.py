@@ -27,7 +27,7 @@ def run(*arguments, **options):
 
 
 def test_demo_loses_less_than_a_hundredth_of_auc_with_8_times_fewer_rounds(tmp_path):
-    result = run("demo", "--out", str(tmp_path))
+    result = run("demo", "--workers", "2", "--out", str(tmp_path))
     assert result.returncode == 0, result.stderr
     rows = {
         (r["method"], r["sync_every"]): r

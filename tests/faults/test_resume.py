@@ -457,3 +457,86 @@ def _mended():
     BROKEN.clear()
     yield
     BROKEN.clear()
+
+
+def rewritten(table, path, change):
+    """The table with its columns of numbers changed."""
+    head, *lines = table.read_text().splitlines()
+    rows = [[*change([*map(float, line.split(",")[:-1])]), line[-1]] for line in lines]
+    path.write_text("\n".join([head, *(",".join(map(str, row)) for row in rows)]) + "\n")
+    return path
+
+
+CHANGES = {
+    "exchanged": lambda row: [row[1], row[0], *row[2:]],
+    "negated": lambda row: [-row[0], *row[1:]],
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_columns_that_are_exchanged_or_negated_are_other_data(change, table, tmp_path):
+    settings = settings_of(table)
+    with pytest.raises(CutOffError):
+        codauc.train(settings, tmp_path / "run", callbacks=[Cut(30)])
+    other = rewritten(table, tmp_path / "other.csv", CHANGES[change])
+    with pytest.raises(ValueError, match="other data: training inputs"):
+        codauc.train(
+            settings.with_changes("data", source=str(other)), tmp_path / "run", resume=True
+        )
+
+
+def test_a_run_that_ends_while_another_waits_for_it_is_not_begun_again(
+    table, tmp_path, monkeypatch
+):
+    settings = settings_of(table)
+    summary = codauc.train(settings, tmp_path)
+    looks = iter([False])  # it was not finished when the other one looked first
+    finished = RunFolder.finished.fget
+    monkeypatch.setattr(RunFolder, "finished", property(lambda f: next(looks, finished(f))))
+    assert codauc.train(settings, tmp_path, resume=True, callbacks=[Cut(1)]) == summary
+
+
+def test_an_interrupted_runs_results_go_when_it_goes_on(table, tmp_path):
+    settings = settings_of(table)
+
+    class Ask(codauc.Callback):
+        def on_step(self, step, stage, rounds):
+            if step == 20:
+                os.kill(os.getpid(), signal.SIGINT)
+
+    assert codauc.train(settings, tmp_path, callbacks=[Ask()])["interrupted"]
+    with pytest.raises(CutOffError):
+        codauc.train(settings, tmp_path, resume=True, callbacks=[Cut(50)])
+    assert not (tmp_path / "summary.json").exists()
+    assert not (tmp_path / "report.html").exists()
+
+
+def test_asked_to_end_in_a_stages_last_steps_it_still_goes_on(table, tmp_path):
+    settings = settings_of(table, workers=2, sync_every="once", rounds=1000)
+    codauc.train(settings, tmp_path / "whole")
+
+    class Ask(codauc.Callback):
+        def on_step(self, step, stage, rounds):
+            if step == 20:
+                os.kill(os.getpid(), signal.SIGINT)
+
+    assert codauc.train(settings, tmp_path / "cut", callbacks=[Ask()])["interrupted"]
+    assert checkpoints(tmp_path / "cut")
+    codauc.train(settings, tmp_path / "cut", resume=True)
+    assert_same(tmp_path / "whole", tmp_path / "cut")
+
+
+def test_what_could_not_be_saved_is_not_said_to_be(table, tmp_path, capfd):
+    settings = settings_of(table, rounds=1000)
+
+    class Ask(codauc.Callback):
+        def on_step(self, step, stage, rounds):
+            if step == 20:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    with small_disk(tmp_path / "disk", "1m") as disk:
+        filler = Filler(disk / "filler", 5, 1000)
+        left = codauc.train(settings, disk / "run", callbacks=[filler, Ask()])
+    assert left["stopped"]
+    assert not left["saved"]
+    assert "No space left" in capfd.readouterr().err
