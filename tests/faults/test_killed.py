@@ -91,7 +91,7 @@ def test_lost_workers_are_started_again(table, whole, tmp_path):
 
 
 def test_asked_to_leave_between_distant_rounds_each_saves_where_it_is(table, tmp_path):
-    options = (table, "--target", "y", "--steps", "2000", "--sync-every", "once", "--quiet")
+    options = (table, "--target", "y", "--steps", "1500", "--sync-every", "once", "--quiet")
     run(tmp_path / "whole", *options, "--simulate", "2", "--warm-start", "0")
     cut = tmp_path / "cut"
     process = start(cut, *options, "--workers", "2", "--warm-start", "0")
