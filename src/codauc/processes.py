@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import fcntl
 import io
 import json
 import logging
 import multiprocessing
 import os
 import pickle
+import shutil
 import signal
 import sys
 import threading
@@ -18,7 +20,7 @@ import traceback
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, gettempdir
 from typing import Any, TypeVar
 
 import torch
@@ -32,6 +34,8 @@ from codauc.streams import seed_everything
 R = TypeVar("R")
 
 _HOPELESS = "hopeless"  # the file that says that no further try can succeed
+_OLD = 60.0  # seconds
+_PREFIX = "codauc-launch-"  # of the names of temporary directories
 _NOTICE = "asked-to-end"  # the file that tells workers who start late
 
 
@@ -57,7 +61,7 @@ def run_processes(
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
     _check_can_be_sent(function)
-    with TemporaryDirectory(prefix="codauc-") as directory, _as_before(), _quiet():
+    with _own_directory() as directory, _as_before(), _quiet():
         config = LaunchConfig(
             min_nodes=1,
             max_nodes=1,
@@ -128,6 +132,29 @@ def _work(
         if patient:  # nothing is left to be saved
             for number in (signal.SIGTERM, signal.SIGHUP):
                 signal.signal(number, signal.SIG_DFL)
+
+
+@contextlib.contextmanager
+def _own_directory() -> Iterator[str]:
+    """A directory for this launch; those that killed launchers left behind go."""
+    for path in Path(gettempdir()).glob(f"{_PREFIX}*"):
+        with contextlib.suppress(OSError):
+            if time.time() - path.stat().st_mtime > _OLD:  # a new one may not yet be held
+                with _held(path):
+                    shutil.rmtree(path, ignore_errors=True)
+    with TemporaryDirectory(prefix=_PREFIX) as directory, _held(Path(directory)):
+        yield directory
+
+
+@contextlib.contextmanager
+def _held(directory: Path) -> Iterator[None]:
+    """A lock that ends with this process; an OSError if another holds it."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _without_signals(config: Any) -> dict[str, Any]:

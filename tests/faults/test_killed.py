@@ -4,6 +4,7 @@ import json
 import os
 import random
 import signal
+import tempfile
 import time
 from pathlib import Path
 
@@ -20,6 +21,8 @@ from runs import (
     wait_for,
     workers,
 )
+
+from codauc.processes import _held, _own_directory
 
 SHARED = (
     *("--target", "y", "--steps", "300", "--sync-every", "8", "--quiet"),
@@ -88,6 +91,20 @@ def test_lost_workers_are_started_again(table, whole, tmp_path):
     assert_same(whole, tmp_path)
     faults = [json.loads(line) for line in (tmp_path / "faults.jsonl").read_text().splitlines()]
     assert [fault["restart"] for fault in faults] == [1, 2]
+
+
+def test_what_killed_launchers_left_goes_and_what_others_use_stays(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    left, used = tmp_path / "codauc-launch-left", tmp_path / "codauc-launch-used"
+    for path in (left, used):
+        (path / "inside").mkdir(parents=True)
+        os.utime(path, (0, 0))
+    with _held(used), _own_directory() as own:
+        assert not left.exists()
+        assert used.exists()
+        with _own_directory() as another:
+            assert sorted(map(str, tmp_path.iterdir())) == sorted([str(used), own, another])
+    assert list(tmp_path.iterdir()) == [used]
 
 
 def test_asked_to_leave_between_distant_rounds_each_saves_where_it_is(table, tmp_path):
