@@ -50,7 +50,6 @@ def half_written(out):
     return list(Path(out, "checkpoints").glob(".codauc-partial-*"))
 
 
-@pytest.mark.xdist_group("killed")
 def test_asked_to_leave_and_killed_again_and_again_it_ends_the_same(table, whole, tmp_path):
     for to in ("launcher", "all of them"):
         process, step = start(tmp_path, table, *OPTIONS), newest(tmp_path)
@@ -75,7 +74,6 @@ def test_asked_to_leave_and_killed_again_and_again_it_ends_the_same(table, whole
     assert_same(whole, tmp_path)
 
 
-@pytest.mark.xdist_group("killed")
 def test_lost_workers_are_started_again(table, whole, tmp_path):
     """One is killed, one is stopped: the run ends by itself as if nothing had happened."""
     process = start(tmp_path, table, *OPTIONS, "--max-restarts", "9")
