@@ -9,10 +9,10 @@ from typing import NamedTuple
 from codauc.config import Recipe, RunSettings
 from codauc.data.opening import open_data
 from codauc.group import LocalGroup
+from codauc.making import settle
 from codauc.progress import note
 from codauc.recipes import SYNC_EVERY, plan
 from codauc.running import train
-from codauc.trainer import settle
 
 _WORKERS = 4
 

@@ -32,12 +32,13 @@ from codauc.data.tables import Table, read_table
 from codauc.evaluation import logits_of
 from codauc.group import Group
 from codauc.launching import launch
+from codauc.making import make_model, settle
 from codauc.metrics import auc
 from codauc.models import build
 from codauc.models.base import Model
 from codauc.ranking import Calibration, calibrate
 from codauc.streaming import Learner
-from codauc.trainer import fit, make_model, settle
+from codauc.trainer import fit
 from codauc.watching import gathered
 
 try:

@@ -24,6 +24,7 @@ from codauc.config import CONFIG, RunSettings
 from codauc.data.opening import Opened, open_data
 from codauc.group import Group, GroupError, LocalGroup
 from codauc.launching import launch
+from codauc.making import settle
 from codauc.metrics import auc_interval
 from codauc.models import build
 from codauc.progress import Progress, note
@@ -34,7 +35,7 @@ from codauc.runs import CHECKPOINTS, MODEL, REPORT, History, Record, RunFolder
 from codauc.saved import save_model
 from codauc.stopped import end_with_parent, guarded
 from codauc.tensorboard import TensorBoard
-from codauc.trainer import Departed, Trained, fit, settle
+from codauc.trainer import Departed, Trained, fit
 from codauc.version import __version__
 from codauc.watching import gathered, scores_of
 

@@ -14,8 +14,8 @@ from codauc.data.opening import Part
 from codauc.data.rows import as_rows
 from codauc.evaluation import logits_of
 from codauc.loss import MinMaxAUCLoss
+from codauc.making import make_optimizer
 from codauc.ranking import Calibration, calibrate
-from codauc.trainer import make_optimizer
 
 _KEPT, _KEPT_BYTES = 1024, 1 << 24  # the sample of a stream that calibrates: rows, bytes
 _ENOUGH = 10  # of each class in it, to calibrate

@@ -8,14 +8,13 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 
-from codauc.adaptive import PPDAdam
 from codauc.agreement import together
 from codauc.averaging import NotFiniteError
 from codauc.callbacks import Callback
@@ -27,13 +26,11 @@ from codauc.data.opening import Opened, Part
 from codauc.data.rows import as_rows
 from codauc.group import Group, GroupError
 from codauc.loss import MinMaxAUCLoss
+from codauc.making import make_model, make_optimizer
 from codauc.metrics import auc_interval
-from codauc.models import TabularNet, build
-from codauc.models.pretrained import load_pretrained
 from codauc.objective import pairwise_loss
-from codauc.optim import PPDSG
 from codauc.ranking import Calibration, calibrate
-from codauc.recipes import SYNC_EVERY, Facts, factor_of, model_arguments, plan, resolve
+from codauc.recipes import factor_of, plan
 from codauc.resuming import as_bits, check_shape, merged, rest_of_all, usable
 from codauc.runs import Record
 from codauc.schedules import Stage
@@ -66,38 +63,6 @@ class Trained:
     interrupted: bool
     ledger: dict[str, float]
     notes: list[str]
-
-
-def settle(settings: RunSettings, opened: Opened, workers: int) -> RunSettings:
-    """The settings with everything decided that was left open."""
-    facts = Facts(opened.train.samples, opened.train.positives, bool(opened.shape))
-    recipe = resolve(settings.recipe, workers, facts)
-    name, needed = opened.network()
-    arguments = settings.model.arguments
-    if settings.model.name == "auto":
-        arguments = {**needed, **model_arguments(name, facts), **arguments}
-    else:
-        name = settings.model.name
-        if name == opened.network()[0]:
-            arguments = {**needed, **arguments}
-        elif name == "mlp" and "inputs" not in arguments:
-            arguments = {"inputs": _inputs(opened), **arguments}
-        elif opened.shape and "in_channels" not in arguments and name.startswith("resnet"):
-            arguments = {"in_channels": opened.shape[0], **arguments}
-    model = replace(settings.model, name=name, arguments=arguments)
-    data = settings.data
-    if opened.encoder is None:  # by name, as other images may have other classes
-        data = replace(data, positive=opened.positive, negative=opened.negative)
-    every = settings.communication.sync_every or (SYNC_EVERY if workers > 1 else None)
-    communication = replace(settings.communication, workers=workers, sync_every=every)
-    return replace(settings, data=data, recipe=recipe, model=model, communication=communication)
-
-
-def _inputs(opened: Opened) -> int:
-    if opened.shape:
-        return math.prod(opened.shape)
-    assert opened.encoder is not None
-    return opened.encoder.inputs
 
 
 def fit(
@@ -134,34 +99,6 @@ class Departed(Exception):  # noqa: N818
     def __init__(self, step: int, *, saved: bool) -> None:
         super().__init__(f"left at step {step}")
         self.step, self.saved = step, saved
-
-
-def make_model(settings: RunSettings, rows: Tensor, ratio: float) -> nn.Module:
-    """The network of settled settings; `rows` are some inputs, `ratio` the share of positives."""
-    chosen, recipe = settings.model, settings.recipe
-    model = build(chosen.name, **chosen.arguments)
-    if isinstance(model, TabularNet):
-        model.fit_pieces(rows)
-    head = getattr(model, "head", None)
-    if recipe.initial_bias and isinstance(head, nn.Linear) and head.bias is not None:
-        nn.init.constant_(head.bias, math.log(ratio / (1 - ratio)))
-    if chosen.pretrained is not None:
-        load_pretrained(model, chosen.pretrained)
-    return model
-
-
-def make_optimizer(model: nn.Module, loss: MinMaxAUCLoss, recipe: Recipe) -> PPDSG:
-    """Adaptive or plain steps, as the recipe says."""
-    shared: dict[str, Any] = {
-        "lr": recipe.lr,
-        "gamma": recipe.gamma,
-        "weight_decay": recipe.weight_decay,
-        "average": recipe.average == "stage",
-    }
-    if recipe.optimizer == "adam":
-        betas = (recipe.momentum, 0.999)
-        return PPDAdam(model, loss, dual_lr=recipe.dual_lr, betas=betas, **shared)
-    return PPDSG(model, loss, momentum=recipe.momentum, **shared)
 
 
 def _device(name: str) -> torch.device:

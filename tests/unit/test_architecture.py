@@ -57,6 +57,7 @@ ROOMS = [
     "demo",
     "callbacks",
     "selection",
+    "making",
     "watching",
     "resuming",
     "trainer",

@@ -8,7 +8,8 @@ from torch import nn
 import codauc
 from codauc.config import CommunicationSettings, DataSettings, RecipeSettings, RunSettings
 from codauc.data.opening import open_data
-from codauc.trainer import fit, settle
+from codauc.making import settle
+from codauc.trainer import fit
 from codauc.watching import Window
 
 
