@@ -129,7 +129,8 @@ class Checkpoints:
             self.told(f"no checkpoint of step {self._tried} ({error.strerror or error})")
 
     def _begin(self, number: int, state: Any) -> None:
-        self._tried, name = number, self._name(number)
+        self._tried, self.written = number, None
+        name = self._name(number)
         about = {"format": FORMAT, "version": __version__, "name": str(name)}
         self._thread = threading.Thread(
             target=self._write, args=(name, {**about, "state": state}), daemon=True

@@ -289,33 +289,16 @@ class Job:
 
         checkpoints = Checkpoints(folder / CHECKPOINTS, group, settled.safety.keep, told)
         found = checkpoints.newest() if self.resuming else None
-        stuck = torch.zeros(1, dtype=torch.int64)
-        if self.resuming:
-            stuck += _without_progress(folder, 0 if found is None else found.number)
-            group.broadcast_(stuck, "checkpoint")  # worker 0's directory knows
         if found is not None:
             settled = together(
                 group, lambda: self._as_saved(found, opened, data, group), "checkpoint"
             )
-            if first:
-                self._tell(folder, found, group)
-        elif self.resuming and first and (folder / CONFIG).exists():
-            folder.note_fault("resumed", step=0, workers=group.size, restart=restarts())
-            if not self.quiet:
-                note("No checkpoint that all workers have written: beginning anew.")
-            folder.remove_results(MODEL)
-        if first:
-            folder.remove_results()  # of a run that was interrupted: it goes on
         if settled.communication.timeout is None:
-            more = 2 ** min(int(stuck), 4)  # workers may be slower than they were
-            least = _LEAST_WAIT if may_restart() else _PATIENT_WAIT
-            group.limit_waiting(more * least, more * _MOST_WAIT)
+            _limit_waiting(folder, group, 0 if found is None else found.number)
         watching: list[Callback] = []
         if first:
-            records = [] if found is None else [Record(**r) for r in found.base["records"]]
-            watching = [Files(folder, opened, records), *self.callbacks]
-            watching += [TensorBoard(folder.path, records)] if self.tensorboard else []
-            watching += [] if self.quiet else [Bar()]
+            self._tell(folder, found, group)
+            watching = self._watching(folder, opened, found)
         try:
             trained = fit(
                 settled,
@@ -366,7 +349,23 @@ class Job:
             )
         return settle(as_saved(self.settings, saved), opened, group.size)
 
-    def _tell(self, folder: RunFolder, found: Found, group: Group) -> None:
+    def _watching(self, folder: RunFolder, opened: Opened, found: Found | None) -> list[Callback]:
+        """Who looks on in worker 0."""
+        records = [] if found is None else [Record(**r) for r in found.base["records"]]
+        watching: list[Callback] = [Files(folder, opened, records), *self.callbacks]
+        watching += [TensorBoard(folder.path, records)] if self.tensorboard else []
+        return watching + ([] if self.quiet else [Bar()])
+
+    def _tell(self, folder: RunFolder, found: Found | None, group: Group) -> None:
+        """How the run begins; the results of an earlier end go, as it goes on."""
+        folder.remove_results()
+        if found is None:
+            if self.resuming and (folder / CONFIG).exists():
+                folder.note_fault("resumed", step=0, workers=group.size, restart=restarts())
+                folder.remove_results(MODEL)
+                if not self.quiet:
+                    note("No checkpoint that all workers have written: beginning anew.")
+            return
         for text in found.told:
             note(f"Not used: {text}")
             folder.note_fault("unreadable", reason=text)
@@ -386,6 +385,15 @@ class Job:
         if group.rank == 0:
             folder.note_fault("left", step=left.step, saved=left.saved)
         return {"run": str(folder.path), "stopped": True, "steps": left.step, "saved": left.saved}
+
+
+def _limit_waiting(folder: RunFolder, group: Group, step: int) -> None:
+    """Wait for others by how long it takes; longer where the run did not get any further."""
+    stuck = torch.tensor([_without_progress(folder, step)])
+    group.broadcast_(stuck, "checkpoint")  # worker 0's directory knows
+    more = 2 ** min(int(stuck), 4)
+    least = _LEAST_WAIT if may_restart() else _PATIENT_WAIT
+    group.limit_waiting(more * least, more * _MOST_WAIT)
 
 
 def _without_progress(folder: RunFolder, step: int) -> int:

@@ -82,8 +82,8 @@ def fit(
     `wish(name)` is asked after each step. Once it is true on a worker for "stop", all end at the
     next round with what they have; for "leave", all save their states and raise `Departed`; for
     "save", they save them and go on. `found` is what to go on with, and `data` what tells the data
-    from others, to be saved with each state. `model` takes the place of the
-    one that the settings name.
+    from others, to be saved with each state. `model` takes the place of the one that the settings
+    name.
     """
     run = _Run(settings, opened, group, callbacks if group.rank == 0 else (), model)
     run.wish, run.checkpoints, run.data = wish, checkpoints, data or {}

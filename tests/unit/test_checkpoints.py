@@ -178,6 +178,18 @@ def test_states_of_two_histories_are_never_mixed(tmp_path):
     assert newest(tmp_path) == [None] * 3
 
 
+def test_a_second_state_of_one_step_that_was_not_written_is_not_taken_for_it(tmp_path):
+    store = Checkpoints(tmp_path / "there", LocalGroup(), 2, lambda _: None)
+    store.save_alone(8, {})
+    store.wait()
+    assert store.written == 8
+    (tmp_path / "there").rename(tmp_path / "away")
+    (tmp_path / "there").write_text("no directory")
+    store.save_alone(8, {})
+    store.wait()
+    assert store.written is None
+
+
 def test_an_exact_continuation_belongs_to_the_same_history(tmp_path):
     save(tmp_path, 8)
     (history,) = {Name.parse(name).history for name in names(tmp_path)}
