@@ -22,9 +22,11 @@ RECIPES = ("default", "paper", "bce")
 OPTIMIZERS = ("adam", "sgd")
 SCHEDULES = ("cosine", "constant")
 CHOICES = ("steady", "best", "last")
+WATCHES = ("validation", "test")
 AVERAGES = ("window", "stage", "none")
 PERIODS = ("theorem", "growing", "once")
 NOT_FINITE = ("reduce", "stop")
+_GROWING = 8  # the first stage's I, if it grows
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,8 @@ class DataSettings:
 
     `images` with a CSV as source is the directory of the files that its `file_column` names.
     `negative` is written by a run on images: the other classes that it met. With `own` the source
-    may hold {rank}, the worker's number.
+    may hold {rank}, the worker's number. `watch` is the set that a run looks at as it goes: with
+    "test" none is held out for validation, and the last model is kept, not one that is chosen.
     """
 
     source: str = ""
@@ -63,6 +66,7 @@ class DataSettings:
     test: str | None = None
     test_fraction: float = 0.2
     validation_fraction: float = 0.15
+    watch: str = "validation"
     drop: tuple[str, ...] = ()
     categories: tuple[str, ...] = ()
     nan: str = "error"
@@ -85,9 +89,15 @@ class DataSettings:
         if keep > 1:
             raise ValueError(f"keep_negatives={keep:g}: expected at most 1, which keeps all.")
         choice("nan", self.nan, ("error", "missing"))
+        choice("watch", self.watch, WATCHES)
         for name in ("image_size", "channels"):
             if getattr(self, name) is not None:
                 whole(name, getattr(self, name), least=1, remedy="leave it out for the default")
+
+    @property
+    def validation(self) -> float:
+        """The share that is held out for validation."""
+        return 0.0 if self.watch == "test" else self.validation_fraction
 
 
 @dataclass(frozen=True)
@@ -209,7 +219,9 @@ _RECIPE_NUMBERS: dict[str, tuple[dict[str, Any], str]] = {
 class CommunicationSettings:
     """How many workers there are, and how often and how they average.
 
-    `averages` is "weights", or "gradients" for data parallel training: a message at every step.
+    `sync_every` is a number of steps I, "theorem" (Theorem 1's), "once" (a stage's end), or
+    "growing:I": I 3^(s-1) in stage s; "growing" begins with 8. `averages` is "weights", or
+    "gradients" for data parallel training: a message at every step.
     `timeout` is how long a worker waits for another; unless given, by how long rounds take.
     """
 
@@ -225,8 +237,10 @@ class CommunicationSettings:
         _check_types(self)
         whole("workers", self.workers, least=1, remedy="it is the number K of workers")
         every = self.sync_every
-        if isinstance(every, str):
+        if isinstance(every, str) and first_period(every) is None:
             choice("sync_every", every, PERIODS)
+        elif isinstance(every, str):
+            pass
         elif every is not None:
             whole("sync_every", every, least=1, remedy="use 1 to average after every step")
         whole("delay", self.delay, least=0, remedy="use 0 to wait for every round")
@@ -342,6 +356,24 @@ _KINDS: dict[str, tuple[type, ...]] = {
     "tuple[str, ...]": (tuple, list, str, int),
     "None": (type(None),),
 }
+
+
+def first_period(text: str) -> int | None:
+    """The first stage's I where it grows from stage to stage; None where it does not.
+
+    >>> first_period("growing"), first_period("growing:64"), first_period("once")
+    (8, 64, None)
+    """
+    name, _, first = text.partition(":")
+    if name != "growing":
+        return None
+    if not first:
+        return _GROWING
+    if not first.isascii() or not first.isdigit() or int(first) < 1:
+        raise ValueError(
+            f"sync_every={text!r}: expected growing:I with a number of steps, such as growing:8."
+        )
+    return int(first)
 
 
 def _check_types(settings: Any) -> None:

@@ -13,6 +13,7 @@ from codauc.config import Recipe, RunSettings
 from codauc.data.opening import Opened
 from codauc.loss import MinMaxAUCLoss
 from codauc.models import TabularNet, build
+from codauc.models.build import IN_CHANNELS
 from codauc.models.pretrained import load_pretrained
 from codauc.optim import PPDSG
 from codauc.recipes import SYNC_EVERY, Facts, model_arguments, resolve
@@ -22,6 +23,11 @@ def settle(settings: RunSettings, opened: Opened, workers: int) -> RunSettings:
     """The settings with everything decided that was left open."""
     facts = Facts(opened.train.samples, opened.train.positives, bool(opened.shape))
     recipe = resolve(settings.recipe, workers, facts)
+    if settings.data.watch == "test" and recipe.select != "last":
+        raise ValueError(
+            f"watch=test with select={recipe.select}: expected --select last, as a test set must "
+            "not choose the model that it tests."
+        )
     name, needed = opened.network()
     arguments = settings.model.arguments
     if settings.model.name == "auto":
@@ -32,7 +38,7 @@ def settle(settings: RunSettings, opened: Opened, workers: int) -> RunSettings:
             arguments = {**needed, **arguments}
         elif name == "mlp" and "inputs" not in arguments:
             arguments = {"inputs": _inputs(opened), **arguments}
-        elif opened.shape and "in_channels" not in arguments and name.startswith("resnet"):
+        elif opened.shape and "in_channels" not in arguments and name in IN_CHANNELS:
             arguments = {"in_channels": opened.shape[0], **arguments}
     model = replace(settings.model, name=name, arguments=arguments)
     data = settings.data

@@ -20,9 +20,11 @@ from codauc.config import (
     PERIODS,
     RECIPES,
     SCHEDULES,
+    WATCHES,
     DemoSettings,
     RecipeSettings,
     RunSettings,
+    first_period,
 )
 from codauc.version import __version__
 
@@ -37,6 +39,7 @@ _SETTINGS: dict[str, list[tuple[str, str, str, Any, str | None, str]]] = {
         ("--test", "data", "test", str, "FILE", "a test set of its own"),
         ("--test-fraction", "data", "test_fraction", float, "SHARE", "else this share is held out to test (0.2)"),
         ("--validation-fraction", "data", "validation_fraction", float, "SHARE", "and this one to choose the model (0.15)"),
+        ("--watch", "data", "watch", str, "|".join(WATCHES), "the set that curves are of; test, as in papers, holds nothing out and needs --select last (validation)"),
         ("--drop", "data", "drop", "list", "COL[,COL...]", "columns to leave out"),
         ("--categories", "data", "categories", "list", "COL[,COL...]", "columns of numbers to take for categories"),
         ("--nan", "data", "nan", str, "error|missing", "what a NaN is (error)"),
@@ -49,7 +52,7 @@ _SETTINGS: dict[str, list[tuple[str, str, str, Any, str | None, str]]] = {
         ("--channels", "data", "channels", int, "N", "3 (RGB) or 1 (grey), of images read from files"),
     ],
     "network": [
-        ("--model", "model", "name", str, "NAME", "convnet, mlp, resnet18, resnet20, resnet50, tabular, or package.module:Name (by the data)"),
+        ("--model", "model", "name", str, "NAME", "convnet, mlp, patchnet, resnet18, resnet20, resnet50, tabular, or package.module:Name (by the data)"),
         ("--model-arguments", "model", "arguments", "dict", "K=V[,K=V...]", "such as widths=[64,64],dropout=0.1"),
         ("--pretrained", "model", "pretrained", str, "FILE", "weights to begin with"),
     ],
@@ -78,7 +81,7 @@ _SETTINGS: dict[str, list[tuple[str, str, str, Any, str | None, str]]] = {
     "workers": [
         ("--workers", "communication", "workers", int, "K", "as processes of this machine; torchrun brings its own (1)"),
         ("--simulate", "communication", "simulate", int, "K", "or in this process, one after the other"),
-        ("--sync-every", "communication", "sync_every", "period", "I", "steps between two rounds, or theorem, growing, once (32)"),
+        ("--sync-every", "communication", "sync_every", "period", "I", "steps between two rounds, or theorem, growing[:I], once (32)"),
         ("--compress", "communication", "compress", str, "bf16|int8", "send fewer bytes"),
         ("--delay", "communication", "delay", int, "D", "steps that hide a round (0)"),
         ("--timeout", "communication", "timeout", float, "SECONDS", "longest wait for another worker (ten times what rounds took)"),
@@ -378,9 +381,9 @@ def _listed(text: str) -> tuple[str, ...]:
 
 
 def _period(text: str) -> int | str:
-    if text in PERIODS:
-        return text
     try:
+        if text in PERIODS or first_period(text) is not None:
+            return text
         return int(text)
     except ValueError:
         raise argparse.ArgumentTypeError(

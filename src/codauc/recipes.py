@@ -7,12 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from codauc.config import CommunicationSettings, Recipe, RecipeSettings
+from codauc.config import CommunicationSettings, Recipe, RecipeSettings, first_period
 from codauc.schedules import Stage, geometric
 
 SYNC_EVERY = 32
 _NEVER = 10**9  # steps between two rounds: a stage's end is the only one
-_GROWING = 8  # the first stage's, if the period grows
 _LONGEST = 1e9  # steps of a run
 _WARM_UP = 0.05  # the share of the run in which the step size rises
 _MANY = 1000  # positives with which cross-entropy counts as much as the min-max objective
@@ -121,12 +120,11 @@ def plan(recipe: Recipe, communication: CommunicationSettings) -> Plan:
     r, workers = recipe, communication.workers
     falls = 1.0 if r.schedule == "cosine" else r.factor
     lengths = geometric(r.lr, r.steps, r.stages, factor=r.factor)
-    growing = communication.sync_every == "growing"
     stages = [
         Stage(
             lr=r.lr / falls**s,
             steps=stage.steps,
-            sync_every=_period(communication, r.lr / falls**s, 3**s if growing else 1, workers),
+            sync_every=_period(communication, r.lr / falls**s, 3**s, workers),
             dual_samples=r.dual_samples,
         )
         for s, stage in enumerate(lengths)
@@ -152,11 +150,11 @@ def _period(communication: CommunicationSettings, lr: float, growth: int, worker
         return 1
     if every == "theorem":  # Theorem 1: I_s <= 1/sqrt(K eta_s)
         return max(1, math.floor(1 / math.sqrt(workers * lr)))
-    if every == "growing":
-        return _GROWING * growth
     if every == "once":
         return _NEVER
-    return every if isinstance(every, int) else SYNC_EVERY
+    if isinstance(every, str):
+        return (first_period(every) or SYNC_EVERY) * growth
+    return SYNC_EVERY if every is None else every
 
 
 def factor_of(recipe: Recipe, steps: int) -> Callable[[int], float]:

@@ -67,6 +67,7 @@ ROOMS = [
     "onnx_export",
     "streaming",
     "estimator",
+    "experiments",
     "options",
     "commands",
     "cli",

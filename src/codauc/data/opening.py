@@ -8,13 +8,21 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor
 
 from codauc.agreement import compare, together
 from codauc.config import DataSettings
-from codauc.data.any_images import SAMPLE, TABLES, binary_labels, known_labels, read_images
+from codauc.data.any_images import (
+    SAMPLE,
+    TABLES,
+    NamedImages,
+    binary_labels,
+    known_labels,
+    read_images,
+)
 from codauc.data.binary import thin_negatives
 from codauc.data.rows import as_rows
 from codauc.data.shards import ShardCount, even_shards, skewed_shards
@@ -75,11 +83,22 @@ def open_data(
     """
     settings = replace(settings, source=_own(settings, group))
     if together(group, lambda: _is_table(settings), "start"):
-        return _open_table(settings, group, seed, progress)
+        return _watched(settings, _open_table(settings, group, seed, progress))
     for name in ("silo", "own"):
         if getattr(settings, name):
             raise ValueError(f"{name} with images: expected a table; leave it out.")
-    return _openread_images(settings, group, seed)
+    return _watched(settings, _openread_images(settings, group, seed))
+
+
+def _watched(settings: DataSettings, opened: Opened) -> Opened:
+    """With the test set in the place of the validation set, if that is to be watched."""
+    if settings.watch != "test":
+        return opened
+    if opened.test is None:
+        raise ValueError(
+            f"watch=test: {settings.source} has no test set; expected --test or --test-fraction."
+        )
+    return replace(opened, validation=opened.test)
 
 
 def _own(settings: DataSettings, group: Group) -> str:
@@ -141,9 +160,9 @@ def _no_such(path: Path) -> str:
 
 def _split(settings: DataSettings, seed: int, *, own_test: bool) -> Split | None:
     test = 0.0 if own_test else settings.test_fraction
-    if not test and not settings.validation_fraction:
+    if not test and not settings.validation:
         return None
-    return Split(test, settings.validation_fraction, seed)
+    return Split(test, settings.validation, seed)
 
 
 def _open_table(settings: DataSettings, group: Group, seed: int, progress: Told | None) -> Opened:
@@ -208,7 +227,7 @@ def _part(table: Table) -> Part:
 
 
 def _openread_images(settings: DataSettings, group: Group, seed: int) -> Opened:
-    images = together(group, lambda: read_images(settings), "start")
+    images = together(group, lambda: _read_once(settings, group), "start")
     labels = together(group, lambda: binary_labels(settings, images.y, images.classes), "start")
     compare(group, {"labels": labels, "source": len(images.x)}, torch.device("cpu"))
     split = _split(settings, seed, own_test=images.test_x is not None)
@@ -217,7 +236,7 @@ def _openread_images(settings: DataSettings, group: Group, seed: int) -> Opened:
     kept = thin_negatives(labels[rows["train"]], settings.keep_negatives, seed)
     train = _share(images.x, labels, rows["train"][kept], group, settings, seed, train=True)
     validation = test = None
-    if settings.validation_fraction:
+    if settings.validation:
         validation = _share(images.x, labels, rows["validation"], group, settings, seed)
     if images.test_x is not None and images.test_y is not None:
         test_y = binary_labels(settings, images.test_y, images.classes)
@@ -233,6 +252,19 @@ def _openread_images(settings: DataSettings, group: Group, seed: int) -> Opened:
         tuple(str(c) for c in images.classes if str(c) not in positive),
         shape=tuple(as_rows(train.x).gather(torch.tensor([0])).shape[1:]),
     )
+
+
+_being_read: WeakValueDictionary[DataSettings, NamedImages] = WeakValueDictionary()
+
+
+def _read_once(settings: DataSettings, group: Group) -> NamedImages:
+    """The images; workers of one process, which all wait for each other here, read them once."""
+    if group.apart or group.size == 1:
+        return read_images(settings)
+    found = _being_read.get(settings)
+    if found is None:
+        found = _being_read[settings] = read_images(settings)
+    return found
 
 
 def _share(

@@ -3,12 +3,13 @@
 from codauc.models.build import build
 from codauc.models.pretrained import load_pretrained
 from codauc.models.resnet import ResNet18, ResNet20, ResNet50
-from codauc.models.small import MLP, ConvNet
+from codauc.models.small import MLP, ConvNet, PatchNet
 from codauc.models.tabular import TabularNet
 
 __all__ = [
     "MLP",
     "ConvNet",
+    "PatchNet",
     "ResNet18",
     "ResNet20",
     "ResNet50",

@@ -11,20 +11,22 @@ from torch import nn
 
 from codauc.checks import choice
 from codauc.models.resnet import ResNet18, ResNet20, ResNet50
-from codauc.models.small import MLP, ConvNet
+from codauc.models.small import MLP, ConvNet, PatchNet
 from codauc.models.tabular import TabularNet
 
 MODELS: dict[str, Callable[..., nn.Module]] = {
-    model.model_name: model for model in (ConvNet, MLP, ResNet18, ResNet20, ResNet50, TabularNet)
+    model.model_name: model
+    for model in (ConvNet, MLP, PatchNet, ResNet18, ResNet20, ResNet50, TabularNet)
 }
+IN_CHANNELS = ("patchnet", "resnet18", "resnet20", "resnet50")  # take the images' channels
 
 
 def build(name: str, /, **arguments: Any) -> nn.Module:
     """The network called `name`, made with `arguments`.
 
-    `name` is one of "convnet", "mlp", "resnet18", "resnet20", "resnet50" and "tabular", or an
-    import path "package.module:Name" of a class or function that returns an `nn.Module`. Whatever
-    that raises becomes a ValueError, which says what it was.
+    `name` is one of "convnet", "mlp", "patchnet", "resnet18", "resnet20", "resnet50" and
+    "tabular", or an import path "package.module:Name" of a class or function that returns an
+    `nn.Module`. Whatever that raises becomes a ValueError, which says what it was.
     For the first kind `build(model.model_name, **model.arguments)` is the same architecture again.
 
     >>> build("mlp", inputs=3, widths=[4]).arguments

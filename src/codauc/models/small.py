@@ -82,6 +82,62 @@ class MLP(Model, name="mlp"):
         return one_or_more(self.head(self.layers(x.flatten(1))))
 
 
+class PatchNet(Model, name="patchnet"):
+    """A small and fast convolutional network: images [N, in_channels, H, W] to logits.
+
+    Its convolutions do not overlap, so that each is one product of matrices: the first takes
+    patches of `patch` x `patch` pixels, every further one and the head 2 x 2 places of the one
+    before. So H and W are multiples of `patch * 2 ** len(widths)`, 32 by default. Then the mean
+    over the places that are left. Logits have shape [N] for one output and [N, outputs] for more.
+
+    >>> import torch
+    >>> PatchNet()(torch.zeros(5, 3, 32, 32)).shape
+    torch.Size([5])
+    """
+
+    @known_arguments
+    def __init__(
+        self,
+        in_channels: int = 3,
+        widths: Iterable[int] = (32, 64, 128),
+        outputs: int = 1,
+        patch: int = 4,
+    ) -> None:
+        in_channels, widths = checked_channels(in_channels), checked_widths(widths)
+        outputs = checked_outputs(outputs)
+        patch = whole("patch", patch, least=1, remedy="it is the side of a patch in pixels")
+        super().__init__(in_channels=in_channels, widths=widths, outputs=outputs, patch=patch)
+        self.patch = patch
+        inputs = (in_channels * patch * patch, *(4 * width for width in widths))
+        self.layers = nn.ModuleList(map(nn.Linear, inputs, widths))
+        self.head = nn.Linear(inputs[-1], outputs)
+        for layer in self.layers:
+            assert isinstance(layer, nn.Linear)
+            nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+            nn.init.zeros_(layer.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits of the images `x`."""
+        least = self.patch * 2 ** len(self.layers)
+        check_images(self, x, self.arguments["in_channels"], least, "use larger images")
+        if x.shape[2] % least or x.shape[3] % least:
+            raise ValueError(
+                f"x of shape {list(x.shape)}: expected sides that are multiples of {least}; use "
+                "another size, another patch or other widths."
+            )
+        x, side = x.permute(0, 2, 3, 1), self.patch
+        for layer in self.layers:
+            x, side = layer(_joined(x, side)).relu(), 2
+        return one_or_more(self.head(_joined(x, side)).mean(dim=(1, 2)))
+
+
+def _joined(x: Tensor, side: int) -> Tensor:
+    """[N, H, W, C] to [N, H / side, W / side, C * side * side]."""
+    n, h, w, c = x.shape
+    blocks = x.reshape(n, h // side, side, w // side, side, c).transpose(2, 3)
+    return blocks.reshape(n, h // side, w // side, side * side * c)
+
+
 def _block(inputs: int, width: int) -> nn.Sequential:
     # BatchNorm has its own shift, so a bias before it would do nothing.
     convolution = nn.Conv2d(inputs, width, kernel_size=3, padding=1, bias=False)

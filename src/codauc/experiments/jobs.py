@@ -1,0 +1,159 @@
+"""Runs side by side, each a process of its own; what is finished is not run again."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from types import FrameType
+from typing import Any, NamedTuple
+
+from codauc.config import RunSettings
+from codauc.runs import METRICS, RunFolder
+from codauc.stopped import end_with_parent
+
+LOG = "log.txt"
+MADE_BY = "made-by.json"
+_POLL = 0.5  # seconds
+_PATIENCE = 60.0  # seconds in which a run that is asked to leave saves its state
+_TAIL = 4096  # bytes, in which the last record begins
+_LEFT = 3  # the exit code of a run that was asked to leave
+
+
+class Task(NamedTuple):
+    """A run: its name, its settings, its directory, and its iterations."""
+
+    name: str
+    settings: RunSettings
+    out: Path
+    steps: int
+
+    @property
+    def work(self) -> int:
+        """Steps of all workers."""
+        return self.steps * self.settings.communication.workers
+
+    @property
+    def done(self) -> bool:
+        """Whether it is finished."""
+        return RunFolder(self.out).finished
+
+    @property
+    def done_work(self) -> int:
+        """How much of the work was seen to be done."""
+        return last_step(self.out) * self.settings.communication.workers
+
+
+class Failure(NamedTuple):
+    """A run that did not come to its end, and why."""
+
+    name: str
+    reason: str
+
+
+def run_side_by_side(
+    tasks: Sequence[Task],
+    jobs: int,
+    told: Callable[[Sequence[Task]], object] = lambda _: None,
+    made_by: dict[str, Any] | None = None,
+) -> list[Failure]:
+    """Run what is not finished, at most `jobs` at a time, in this order; return what failed.
+
+    `told` is called with the running ones twice a second. On Ctrl-C and SIGTERM the running ones
+    save their states, and KeyboardInterrupt is raised; called again, they go on from there.
+    """
+    waiting = [task for task in tasks if not task.done]
+    running: dict[BaseProcess, Task] = {}
+    failed: list[Failure] = []
+    with _leaving(running):
+        while waiting or running:
+            while waiting and len(running) < jobs:
+                task = waiting.pop(0)
+                running[_started(task, made_by or {})] = task
+            time.sleep(_POLL)
+            for process in [each for each in running if each.exitcode is not None]:
+                task = running.pop(process)
+                if process.exitcode or not task.done:
+                    failed.append(Failure(task.name, _reason(task, process.exitcode)))
+            told(list(running.values()))
+    return failed
+
+
+def last_step(out: Path) -> int:
+    """The iteration of a run's last look; 0 if there was none."""
+    with suppress(OSError, ValueError, KeyError, IndexError), (out / METRICS).open("rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL))
+        return int(json.loads(file.read().splitlines()[-1])["step"])
+    return 0
+
+
+def _started(task: Task, made_by: dict[str, Any]) -> BaseProcess:
+    process = multiprocessing.get_context("spawn").Process(
+        target=_run, args=(task, os.getpid(), made_by)
+    )
+    process.start()
+    return process
+
+
+def _run(task: Task, parent: int, made_by: dict[str, Any]) -> None:
+    """In a process of its own, which the terminal's Ctrl-C does not reach."""
+    os.setsid()
+    end_with_parent(parent)
+    task.out.mkdir(parents=True, exist_ok=True)
+    log = (task.out / LOG).open("w", encoding="utf-8", buffering=1)
+    sys.stdout = sys.stderr = log
+    os.dup2(log.fileno(), 1)
+    os.dup2(log.fileno(), 2)
+    import torch
+
+    from codauc.running import train
+
+    torch.set_num_threads(1)
+    if not (task.out / MADE_BY).exists():
+        (task.out / MADE_BY).write_text(json.dumps(made_by), encoding="utf-8")
+    try:
+        summary = train(task.settings, task.out, resume=True)
+    except (ValueError, OSError, RuntimeError, MemoryError, ArithmeticError) as error:
+        print(f"{type(error).__name__}: {error}", file=log)
+        sys.exit(1)
+    sys.exit(0 if summary.get("finished") else _LEFT)
+
+
+def _reason(task: Task, code: int | None) -> str:
+    if code == _LEFT:
+        return "it was asked to leave"
+    if code is not None and code < 0:
+        return f"it was ended by {signal.Signals(-code).name}"
+    with suppress(OSError, IndexError):
+        return (task.out / LOG).read_text(encoding="utf-8").strip().splitlines()[-1]
+    return f"it ended with code {code}"
+
+
+@contextmanager
+def _leaving(running: dict[BaseProcess, Task]) -> Iterator[None]:
+    """Whatever ends this, no process is left, and each that can has saved its state."""
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        del number, frame
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        for process in running:
+            process.terminate()
+        deadline = time.monotonic() + _PATIENCE
+        for process in running:
+            process.join(max(0.0, deadline - time.monotonic()))
+            if process.exitcode is None:
+                process.kill()
+                process.join()
+        signal.signal(signal.SIGTERM, before)

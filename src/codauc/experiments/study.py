@@ -1,0 +1,217 @@
+"""A study: one data set at one share of positives, and the runs that the paper made of it.
+
+Known without torch, so that `codauc reproduce --list` comes at once.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from codauc.checks import choice
+from codauc.config import (
+    CommunicationSettings,
+    DataSettings,
+    ModelSettings,
+    RecipeSettings,
+    RunSettings,
+)
+from codauc.theory import step_limits
+
+WORKERS = (1, 4, 16)  # K
+PERIODS = (1, 8, 64, 512, 1024)  # I
+FACTOR = 3  # of T_s, of 1/eta_s and of what eta_0's grid is extended by
+GAMMA = 500.0
+BATCH = 32
+KEEP = {71: 0.4, 50: 1.0}  # the share of negatives that is kept, by the per cent of positives
+SCALES = ("small", "paper")
+
+
+@dataclass(frozen=True)
+class Point:
+    """What a figure varies: K, I, whether I grows by 3 from stage to stage, and the objective.
+
+    >>> Point(16, 8).name, Point(16, 8, growing=True).label, Point(16, objective="bce").name
+    ('k16-i8', 'K=16, I_0=8', 'bce-k16')
+    """
+
+    workers: int
+    sync_every: int = 1
+    growing: bool = False
+    objective: str = "auc"
+
+    @property
+    def name(self) -> str:
+        """For directories."""
+        name = f"k{self.workers}"
+        if self.objective == "bce":
+            return f"bce-{name}"
+        if self.workers > 1:
+            name += f"-i{self.sync_every}{'x3' * self.growing}"
+        return name
+
+    @property
+    def label(self) -> str:
+        """For legends."""
+        if self.objective == "bce":
+            return f"cross-entropy, K={self.workers}"
+        if self.workers == 1:
+            return "K=1 (PPD-SG)"
+        return f"K={self.workers}, {'I_0' if self.growing else 'I'}={self.sync_every}"
+
+
+class Scale(NamedTuple):
+    """How large a study is: the network, the grid of (T_0, eta_0), the stages, the looks."""
+
+    model: str
+    steps: tuple[int, ...]
+    lrs: tuple[float, ...]
+    stages: int
+    looks: int
+
+
+PAPER_LRS = (0.1, 0.01, 0.001)
+SIZES = {
+    "small": Scale("patchnet", (2048,), PAPER_LRS, stages=2, looks=64),
+    "paper": Scale("resnet50", (2000, 5000, 10000), PAPER_LRS, stages=3, looks=64),
+}
+
+
+class Tuned(NamedTuple):
+    """The first stage's length T_0 and step size eta_0."""
+
+    steps: int
+    lr: float
+
+
+@dataclass(frozen=True)
+class Study:
+    """A data set ("cifar10", ...), the per cent of positives, the scale, and where the data are."""
+
+    data: str
+    percent: int
+    scale: str = "small"
+    source: str = ""
+    pretrained: str | None = None
+    device: str = "cpu"
+    processes: bool = False  # a process for each worker, not one for all
+
+    def __post_init__(self) -> None:
+        choice("data", self.data, tuple(DATA))
+        choice("scale", self.scale, SCALES)
+
+    @property
+    def name(self) -> str:
+        """As it is typed."""
+        return f"{self.data}-{self.percent}"
+
+    @property
+    def title(self) -> str:
+        """As the paper's captions have it."""
+        return f"{DATA[self.data].title}, positive ratio = {self.percent}%"
+
+    @property
+    def size(self) -> Scale:
+        """What the scale means."""
+        return SIZES[self.scale]
+
+    @property
+    def steps_in_all(self) -> int:
+        """The iterations of a run with the shortest T_0."""
+        return sum(self.size.steps[0] * FACTOR**s for s in range(self.size.stages))
+
+    @property
+    def largest_lr(self) -> float:
+        """The largest eta_0 with which the proofs keep alpha bounded."""
+        return step_limits(self.ratio).refuse
+
+    @property
+    def ratio(self) -> float:
+        """The share of positives in the training data."""
+        return 1 / (1 + KEEP[self.percent])
+
+    def settings(
+        self, point: Point, tuned: Tuned, seed: int, *, tuning: bool = False
+    ) -> RunSettings:
+        """The run of a point; to tune, a tenth of the training data is held out to choose by."""
+        return RunSettings(
+            data=DATA[self.data].settings(self, tuning=tuning),
+            model=ModelSettings(name=self.size.model, pretrained=self.pretrained),
+            recipe=self._recipe(point, tuned),
+            communication=_communication(point, simulate=not self.processes),
+            seed=seed,
+            device=self.device,
+        )
+
+    def _recipe(self, point: Point, tuned: Tuned) -> RecipeSettings:
+        bce = point.objective == "bce"
+        total = sum(tuned.steps * FACTOR**s for s in range(self.size.stages))
+        return RecipeSettings(
+            name="bce" if bce else "paper",
+            optimizer="sgd",
+            lr=tuned.lr,
+            dual_lr=1.0,
+            gamma=math.inf if bce else GAMMA,
+            momentum=0.0,
+            weight_decay=0.0,
+            batch_size=BATCH,
+            steps=tuned.steps,
+            stages=self.size.stages,
+            factor=float(FACTOR),
+            warm_start=1.0 if bce else 0.0,
+            balance=0.0,
+            mix=0.0,
+            schedule="constant",
+            average="none" if bce else "stage",
+            select="last",
+            evaluations=max(1, min(self.size.looks, total)),
+            initial_bias=False,
+        )
+
+
+def _communication(point: Point, *, simulate: bool) -> CommunicationSettings:
+    workers = point.workers
+    every: int | str = f"growing:{point.sync_every}" if point.growing else point.sync_every
+    bce = point.objective == "bce"
+    return CommunicationSettings(
+        workers=workers,
+        simulate=simulate or workers == 1,
+        sync_every="once" if bce else every,
+        averages="gradients" if bce else "weights",
+    )
+
+
+class Source(NamedTuple):
+    """A data set: its name for people, where it comes from, its images' side, a test share."""
+
+    title: str
+    where: str
+    image_size: int | None = None  # of files; an archive has its own
+    test_fraction: float = 0.2
+
+    def settings(self, study: Study, *, tuning: bool) -> DataSettings:
+        """How a study reads it: all positives, the share of negatives, the test set watched."""
+        small = self.image_size is not None and study.scale == "small"
+        return DataSettings(
+            source=study.source,
+            positive=("half",),
+            keep_negatives=KEEP[study.percent],
+            watch="validation" if tuning else "test",
+            validation_fraction=0.1,
+            test_fraction=self.test_fraction,
+            image_size=32 if small else self.image_size,
+        )
+
+
+_TORONTO = "https://www.cs.toronto.edu/~kriz/cifar.html"
+DATA = {
+    "cifar10": Source("CIFAR-10", f"cifar-10-binary.tar.gz of {_TORONTO}, or its directory"),
+    "cifar100": Source("CIFAR-100", f"cifar-100-binary.tar.gz of {_TORONTO}, or its directory"),
+    "imagenet": Source(
+        "ImageNet",
+        "the directory of the class folders of ILSVRC2012's training images (n01440764, ...)",
+        image_size=224,
+        test_fraction=0.01,
+    ),
+}
