@@ -314,6 +314,13 @@ def baselines(options: Options) -> int:
     return 130 if cut else 0
 
 
+def reproduce(options: Options) -> int:
+    """A figure of the paper: its runs, or a plan or a trial of them; then what they show."""
+    from codauc.experiments.command import reproduce as run
+
+    return run(options, say)
+
+
 def demo(options: Options) -> int:
     """The demonstration."""
     from codauc.config import DemoSettings
@@ -333,5 +340,6 @@ COMMANDS: dict[str, Callable[[Options], int]] = {
     "report": report,
     "export": export,
     "baselines": baselines,
+    "reproduce": reproduce,
     "demo": demo,
 }

@@ -26,6 +26,7 @@ from codauc.config import (
     RunSettings,
     first_period,
 )
+from codauc.experiments.study import SCALES
 from codauc.version import __version__
 
 SHELLS = ("bash", "zsh", "fish")
@@ -124,6 +125,7 @@ def parser() -> Parser:
     _train(commands)
     _on_runs(commands)
     _baselines(commands)
+    _reproduce(commands)
     _demo(commands)
     _completion(commands)
     return top
@@ -263,6 +265,35 @@ def _baselines(commands: Any) -> None:
     output.add_argument("--resume", action="store_true", help="go on where they were cut off; finished ones are kept")  # fmt: skip
     output.add_argument("--overwrite", action="store_true", help="lose the runs that are there")
     _output(output)
+
+
+def _reproduce(commands: Any) -> None:
+    command = _command(
+        commands,
+        "reproduce",
+        "the paper's figures and tables, from your own runs",
+        "Run what a figure or a table of the paper needs, side by side, and draw it. What is\n"
+        "finished is not run again, and what was cut off goes on: give the same command again.",
+        "codauc reproduce --list",
+        "codauc reproduce cifar10-71 --data cifar-10-binary.tar.gz",
+        "codauc reproduce cifar10-71-workers --data cifar-10-binary.tar.gz --scale tiny",
+        "codauc reproduce imagenet-71 --data train/ --scale paper --dry-run",
+    )
+    command.add_argument("name", metavar="NAME", nargs="?", help="what to reproduce; see --list")
+    command.add_argument("--list", action="store_true", help="print the names, and what they are")
+    command.add_argument("--data", metavar="PATH", help="the archive, or the directory, of the data set")  # fmt: skip
+    command.add_argument("--scale", metavar="|".join(SCALES), choices=tuple(SCALES), default="small", help="tiny: minutes, to see that it works; small: hours, on two cores; paper: its own setting, for GPUs (small)")  # fmt: skip
+    command.add_argument("--out", type=Path, metavar="DIR", default=Path("runs/reproduce"), help="runs and results (runs/reproduce)")  # fmt: skip
+    command.add_argument("--jobs", type=int, metavar="N", help="runs side by side (one a core)")
+    command.add_argument("--seeds", type=int, metavar="N", help="runs of each configuration (3; at 50%% one)")  # fmt: skip
+    command.add_argument("--pretrained", metavar="FILE", help="weights to begin with; the paper's are torchvision's of resnet50")  # fmt: skip
+    command.add_argument("--device", default="cpu", metavar="DEVICE", help="cpu, cuda, ... (cpu)")
+    command.add_argument("--processes", action="store_true", help="a process for each worker, not one for all of a run")  # fmt: skip
+    command.add_argument("--latency", type=float, default=1.0, metavar="MS", help="of the modelled link, in milliseconds (1)")  # fmt: skip
+    command.add_argument("--bandwidth", type=float, default=1000.0, metavar="MBIT", help="of the modelled link, in Mbit/s (1000)")  # fmt: skip
+    command.add_argument("--plan", action="store_true", help="write every configuration and print how to run it on a cluster")  # fmt: skip
+    command.add_argument("--dry-run", action="store_true", help="train each configuration for a few steps")  # fmt: skip
+    _output(command)
 
 
 def _demo(commands: Any) -> None:

@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
+import json
+import math
 import os
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from codauc.experiments import growing, headline, table1, tuning, vary_period, vary_workers
-from codauc.experiments.jobs import Failure, Task, run_side_by_side
+from codauc.experiments.jobs import MADE_BY, Failure, Task, run_side_by_side
 from codauc.experiments.panels import Panel
-from codauc.experiments.study import DATA, FACTOR, KEEP, Point, Study, Tuned
+from codauc.experiments.results import Link, Results, Seen, seen
+from codauc.experiments.study import DATA, KEEP, Point, Study, Tuned
 from codauc.progress import Progress
 from codauc.runs import RunFolder
 from codauc.version import __version__
 
 SEEDS = {71: 3, 50: 1}
-TABLES = ("headline", "table1", "tuning")
+_TIMED = (256, 1280)  # steps of two runs, to tell what a step takes
 
 
 def figures(percent: int) -> tuple[str, ...]:
     """The names of what the paper shows at this share of positives, in the order of running."""
-    curves = ("workers", "period", *(("period-k4",) if percent == 71 else ()))
-    return (*curves, *TABLES, *(("growing",) if percent == 71 else ()))
+    if percent == 71:
+        return ("workers", "period", "period-k4", "headline", "table1", "tuning", "growing")
+    return ("workers", "period", "table1", "tuning")
 
 
 def catalogue() -> dict[str, tuple[str, int, tuple[str, ...]]]:
@@ -38,28 +44,35 @@ def catalogue() -> dict[str, tuple[str, int, tuple[str, ...]]]:
     return found
 
 
-def panels(wanted: Sequence[str]) -> list[Panel]:
+_PANELS: dict[str, Callable[[Study], Panel]] = {
+    "workers": vary_workers.panel,
+    "period": vary_period.panel,
+    "period-k4": partial(vary_period.panel, workers=4),
+    "growing": growing.panel,
+}
+_TABLES: dict[str, Callable[[Study], tuple[Point, ...]]] = {
+    "headline": headline.points,
+    "table1": table1.points,
+}
+
+
+def panels(study: Study, wanted: Sequence[str]) -> list[Panel]:
     """The pictures of curves among the figures."""
-    makers = {
-        "workers": vary_workers.panel,
-        "period": vary_period.panel,
-        "period-k4": lambda: vary_period.panel(4),
-        "growing": growing.panel,
-    }
-    return [makers[name]() for name in wanted if name in makers]
+    return [_PANELS[name](study) for name in wanted if name in _PANELS]
 
 
-def points(wanted: Sequence[str]) -> list[Point]:
-    """What is to be run for the figures, each once; the single worker sets the target of all."""
-    found: list[Point] = []
+def points(study: Study, wanted: Sequence[str]) -> dict[Point, bool]:
+    """What is to be run for the figures, each once, and whether a finding rests on it.
+
+    The single worker is among them: its final AUC sets the target of all.
+    """
+    found: dict[Point, bool] = {}
     for name in wanted:
-        if name == "table1":
-            found += table1.points(with_k4="period-k4" in wanted or len(wanted) == 1)
-        elif name == "headline":
-            found += headline.points()
-        elif name != "tuning":
-            found += panels([name])[0].points
-    return list(dict.fromkeys([*([Point(1)] if found else []), *found]))
+        some = _PANELS[name](study).points if name in _PANELS else ()
+        for point in (*some, *(_TABLES[name](study) if name in _TABLES else ())):
+            found.setdefault(Point(1), True)
+            found[point] = found.get(point, False) or name != "growing"
+    return found
 
 
 class Reproduction:
@@ -77,11 +90,13 @@ class Reproduction:
     ) -> None:
         self.study, self.wanted = study, tuple(wanted)
         self.seeds = range(seeds or SEEDS[study.percent])
+        self.all_seeds = seeds is not None
         self.jobs = jobs or len(os.sched_getaffinity(0))
         self.folder = out / f"{study.name}-{study.scale}"
-        self.points = points(wanted)
+        self.points = points(study, wanted)
         self.quiet = quiet
         self._tasks: dict[str, Task] = {}  # all that are known by now
+        self._ended: set[str] = set()
         self._progress: Progress | None = None
 
     @property
@@ -91,15 +106,17 @@ class Reproduction:
 
     def tasks(self, chosen: Mapping[str, Tuned]) -> list[Task]:
         """The runs of all points, with what was chosen."""
-        pairs = [(p, seed) for p in self.points for seed in self.seeds]
-        return [self.task(p, chosen[p.objective], seed) for p, seed in pairs]
+        return [
+            self.task(point, chosen[point.objective], seed)
+            for point, needed in self.points.items()
+            for seed in (self.seeds if needed or self.all_seeds else self.seeds[:1])
+        ]
 
     def task(self, point: Point, tuned: Tuned, seed: int, *, tuning: bool = False) -> Task:
         """One run, and where it is."""
         name = f"{'tuning-' * tuning}{point.name}-eta{tuned.lr:g}-t{tuned.steps}-seed{seed}"
-        steps = sum(tuned.steps * FACTOR**s for s in range(self.study.size.stages))
         settings = self.study.settings(point, tuned, seed, tuning=tuning)
-        return Task(name, settings, self.folder / "runs" / name, steps)
+        return Task(name, settings, self.folder / "runs" / name, self.study.iterations(tuned.steps))
 
     def run(self) -> tuple[dict[str, Tuned], list[Failure]]:
         """Tune, then run every point with every seed; return what was chosen and what failed."""
@@ -110,6 +127,8 @@ class Reproduction:
             chosen, failed = self._tune()
             if not failed:
                 self._tasks = {name: t for name, t in self._tasks.items() if t.done}
+                failed = self._work(self._timing(chosen), jobs=1)  # nothing beside them
+            if not failed:
                 failed = self._work(self.tasks(chosen))
         finally:
             if self._progress is not None:
@@ -117,22 +136,66 @@ class Reproduction:
         return chosen, failed
 
     def tuned(self, objective: str) -> dict[Tuned, float]:
-        """The mean AUC over the seeds of each (T_0, eta_0) that was tried, on what is held out."""
+        """The AUC of each (T_0, eta_0) that was tried, with seed 0, on what is held out."""
         tried = dict.fromkeys(tuning.grid(self.study))
         found: dict[Tuned, float] = {}
         while tried:
             for each in tried:
-                aucs = [_final(task) for task in self._tuning([each], objective)]
-                if None not in aucs:
-                    found[each] = sum(auc for auc in aucs if auc is not None) / len(aucs)
+                auc = _final(self._tuning([each], objective)[0])
+                if auc is not None:
+                    found[each] = auc
             if any(each not in found for each in tried):
                 return found
             tried = dict.fromkeys(t for t in tuning.extension(self.study, found) if t not in found)
         return found
 
+    def tuning_tasks(self) -> list[Task]:
+        """The runs of the grid."""
+        grid = tuning.grid(self.study)
+        return [task for name in self.objectives for task in self._tuning(grid, name)]
+
     def _tuning(self, tried: Sequence[Tuned], objective: str) -> list[Task]:
         point = Point(1, objective=objective)
-        return [self.task(point, each, s, tuning=True) for each in tried for s in self.seeds]
+        return [self.task(point, each, 0, tuning=True) for each in tried]
+
+    def results(self, chosen: Mapping[str, Tuned], link: Link) -> Results:
+        """What the finished runs show."""
+        looks: dict[Point, dict[int, list[Seen]]] = {}
+        cost = self.step_seconds(chosen)
+        for point in self.points:
+            for seed in self.seeds if point.objective in chosen else ():
+                folder = RunFolder(self.task(point, chosen[point.objective], seed).out)
+                if folder.finished:
+                    records = folder.records()
+                    found = [seen(record, point.workers, cost, link) for record in records]
+                    looks.setdefault(point, {})[seed] = found
+        return Results(looks)
+
+    def commits(self, chosen: Mapping[str, Tuned]) -> list[str]:
+        """Those at which the finished runs were made."""
+        found = set()
+        for task in self.tasks(chosen):
+            with suppress(OSError, ValueError, KeyError):
+                found.add(json.loads((task.out / MADE_BY).read_text())["commit"])
+        return sorted(found - {""})
+
+    def step_seconds(self, chosen: Mapping[str, Tuned]) -> float:
+        """How long a step of one worker takes: what a longer run took more than a shorter one."""
+        short, long = (RunFolder(task.out) for task in self._timing(chosen))
+        if not (short.finished and long.finished):
+            return math.nan
+        seconds = float(long.summary()["seconds"]) - float(short.summary()["seconds"])
+        return max(0.0, seconds) / (_TIMED[1] - _TIMED[0])
+
+    def _timing(self, chosen: Mapping[str, Tuned]) -> list[Task]:
+        lr = min(chosen["auc"].lr, *self.study.size.lrs)
+        tasks = []
+        for steps in _TIMED:
+            task = self.task(Point(1), Tuned(steps, lr), 0)
+            settings = task.settings.with_changes("recipe", stages=1, evaluations=1)
+            name = f"timing-t{steps}"
+            tasks.append(Task(name, settings, task.out.with_name(name), steps))
+        return tasks
 
     def _tune(self) -> tuple[dict[str, Tuned], list[Failure]]:
         """Try the grid, and more where the best is at its edge."""
@@ -153,16 +216,19 @@ class Reproduction:
     def _know(self, tasks: Sequence[Task]) -> None:
         self._tasks |= {task.name: task for task in tasks}
 
-    def _work(self, tasks: Sequence[Task]) -> list[Failure]:
+    def _work(self, tasks: Sequence[Task], jobs: int | None = None) -> list[Failure]:
         self._know(tasks)
         self._tell([])
-        return run_side_by_side(tasks, self.jobs, self._tell, made_by())
+        return run_side_by_side(tasks, jobs or self.jobs, self._tell, made_by())
 
     def _tell(self, running: Sequence[Task]) -> None:
         if self._progress is None:
             return
         names = {task.name for task in running}
-        ended = [task for task in self._tasks.values() if task.name not in names and task.done]
+        for task in self._tasks.values():
+            if task.name not in names and task.name not in self._ended and task.done:
+                self._ended.add(task.name)
+        ended = [task for task in self._tasks.values() if task.name in self._ended]
         self._progress.total = sum(task.work for task in self._tasks.values())
         done = sum(task.work for task in ended) + sum(task.done_work for task in running)
         count = f"{len(ended)} of {len(self._tasks)} runs"

@@ -20,12 +20,11 @@ from codauc.config import (
 from codauc.theory import step_limits
 
 WORKERS = (1, 4, 16)  # K
-PERIODS = (1, 8, 64, 512, 1024)  # I
 FACTOR = 3  # of T_s, of 1/eta_s and of what eta_0's grid is extended by
 GAMMA = 500.0
 BATCH = 32
 KEEP = {71: 0.4, 50: 1.0}  # the share of negatives that is kept, by the per cent of positives
-SCALES = ("small", "paper")
+FIXED = 8  # the I of figures that vary K: one that costs nothing at K=16
 
 
 @dataclass(frozen=True)
@@ -62,19 +61,22 @@ class Point:
 
 
 class Scale(NamedTuple):
-    """How large a study is: the network, the grid of (T_0, eta_0), the stages, the looks."""
+    """How large a study is: the network, the grid of (T_0, eta_0), the I's, stages, looks."""
 
     model: str
     steps: tuple[int, ...]
     lrs: tuple[float, ...]
+    periods: tuple[int, ...]
     stages: int
     looks: int
 
 
-PAPER_LRS = (0.1, 0.01, 0.001)
-SIZES = {
-    "small": Scale("patchnet", (2048,), PAPER_LRS, stages=2, looks=64),
-    "paper": Scale("resnet50", (2000, 5000, 10000), PAPER_LRS, stages=3, looks=64),
+_LRS = (0.1, 0.01, 0.001)
+_PERIODS = (1, 8, 64, 512, 1024)
+SCALES = {
+    "tiny": Scale("patchnet", (128,), _LRS, (1, 8, 64), stages=2, looks=32),
+    "small": Scale("patchnet", (2048,), _LRS, _PERIODS, stages=2, looks=64),
+    "paper": Scale("resnet50", (2000, 5000, 10000), _LRS, _PERIODS, stages=3, looks=64),
 }
 
 
@@ -99,7 +101,7 @@ class Study:
 
     def __post_init__(self) -> None:
         choice("data", self.data, tuple(DATA))
-        choice("scale", self.scale, SCALES)
+        choice("scale", self.scale, tuple(SCALES))
 
     @property
     def name(self) -> str:
@@ -114,12 +116,11 @@ class Study:
     @property
     def size(self) -> Scale:
         """What the scale means."""
-        return SIZES[self.scale]
+        return SCALES[self.scale]
 
-    @property
-    def steps_in_all(self) -> int:
-        """The iterations of a run with the shortest T_0."""
-        return sum(self.size.steps[0] * FACTOR**s for s in range(self.size.stages))
+    def iterations(self, steps: int) -> int:
+        """Those of a run whose first stage has so many."""
+        return sum(steps * FACTOR**s for s in range(self.size.stages))
 
     @property
     def largest_lr(self) -> float:
@@ -146,7 +147,6 @@ class Study:
 
     def _recipe(self, point: Point, tuned: Tuned) -> RecipeSettings:
         bce = point.objective == "bce"
-        total = sum(tuned.steps * FACTOR**s for s in range(self.size.stages))
         return RecipeSettings(
             name="bce" if bce else "paper",
             optimizer="sgd",
@@ -165,7 +165,7 @@ class Study:
             schedule="constant",
             average="none" if bce else "stage",
             select="last",
-            evaluations=max(1, min(self.size.looks, total)),
+            evaluations=self.size.looks,
             initial_bias=False,
         )
 
@@ -192,7 +192,7 @@ class Source(NamedTuple):
 
     def settings(self, study: Study, *, tuning: bool) -> DataSettings:
         """How a study reads it: all positives, the share of negatives, the test set watched."""
-        small = self.image_size is not None and study.scale == "small"
+        small = self.image_size is not None and study.scale != "paper"
         return DataSettings(
             source=study.source,
             positive=("half",),

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from codauc.experiments import vary_period, vary_workers
-from codauc.experiments.study import Point
+from codauc.experiments.study import Point, Study
 
 
-def points(*, with_k4: bool) -> tuple[Point, ...]:
-    """One worker, naive parallel ones, and CoDA's."""
-    found = [Point(1), *vary_workers.panel().points]
-    for workers in (4, 16) if with_k4 else (16,):
-        found += vary_period.panel(workers).points
+def points(study: Study) -> tuple[Point, ...]:
+    """One worker, naive parallel ones, and CoDA's; the paper has K=4 at 71% alone."""
+    found = [*vary_workers.panel(study).points]
+    for workers in (4, 16) if study.percent == 71 else (16,):
+        found += vary_period.panel(study, workers).points
     return tuple(dict.fromkeys(found))

@@ -125,17 +125,24 @@ class PatchNet(Model, name="patchnet"):
                 f"x of shape {list(x.shape)}: expected sides that are multiples of {least}; use "
                 "another size, another patch or other widths."
             )
-        x, side = x.permute(0, 2, 3, 1), self.patch
-        for layer in self.layers:
-            x, side = layer(_joined(x, side)).relu(), 2
-        return one_or_more(self.head(_joined(x, side)).mean(dim=(1, 2)))
+        x = self.layers[0](_patches(x, self.patch)).relu()
+        for layer in self.layers[1:]:
+            x = layer(_joined(x)).relu()
+        return one_or_more(self.head(_joined(x)).mean(dim=(1, 2)))
 
 
-def _joined(x: Tensor, side: int) -> Tensor:
-    """[N, H, W, C] to [N, H / side, W / side, C * side * side]."""
+def _patches(x: Tensor, side: int) -> Tensor:
+    """[N, C, H, W] to [N, H / side, W / side, C * side * side]."""
+    n, c, h, w = x.shape
+    blocks = x.reshape(n, c, h // side, side, w // side, side).permute(0, 2, 4, 1, 3, 5)
+    return blocks.reshape(n, h // side, w // side, c * side * side)
+
+
+def _joined(x: Tensor) -> Tensor:
+    """[N, H, W, C] to [N, H / 2, W / 2, 4 C]."""
     n, h, w, c = x.shape
-    blocks = x.reshape(n, h // side, side, w // side, side, c).transpose(2, 3)
-    return blocks.reshape(n, h // side, w // side, side * side * c)
+    blocks = x.reshape(n, h // 2, 2, w // 2, 2, c).transpose(2, 3)
+    return blocks.reshape(n, h // 2, w // 2, 4 * c)
 
 
 def _block(inputs: int, width: int) -> nn.Sequential:

@@ -1,0 +1,151 @@
+"""The paper's findings, as SPEC states them, each with what was measured and whether it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from codauc.experiments.results import MARGIN, Results
+from codauc.experiments.study import FIXED, WORKERS, Point, Study
+
+FEWER = {4: 2.0, 16: 4.0}  # times fewer iterations than one worker, at least
+HARMLESS = (8, 64)  # the I's that cost nothing at K=16
+# The largest I without a clear loss, by data set and K, as the paper tells it.
+PAPER = {
+    "cifar10": {16: 64, 4: 512},
+    "cifar100": {16: 64, 4: 512},
+    "imagenet": {16: 1024},
+}
+
+
+class Finding(NamedTuple):
+    """What is claimed, expected and measured, and whether it holds; None where it is not known."""
+
+    claim: str
+    expected: str
+    measured: str
+    holds: bool | None
+
+    @property
+    def verdict(self) -> str:
+        """In a word."""
+        return {True: "holds", False: "does not hold", None: "not measured"}[self.holds]
+
+
+def findings(study: Study, results: Results) -> list[Finding]:
+    """All that can be said of a study's runs."""
+    found: list[Finding | None] = [_fewer(results, workers) for workers in WORKERS[1:]]
+    found += [_harmless(results, every) for every in HARMLESS]
+    found += [_largest_loses(study, results)]
+    found += [_limit(study, results, workers) for workers in (16, 4)]
+    found += [_trade_off(study, results), _soonest(results)]
+    return [finding for finding in found if finding is not None]
+
+
+def harmless(study: Study, results: Results, workers: int) -> int | None:
+    """The largest I up to which no I loses more than 0.01 of the final AUC with I=1."""
+    limit = None
+    for every in study.size.periods:
+        loss = results.loss(Point(workers, every), Point(workers, 1))
+        if loss is None:
+            return None
+        if loss.mean > MARGIN:
+            break
+        limit = every
+    return limit
+
+
+def _fewer(results: Results, workers: int) -> Finding:
+    ratio = results.times_fewer(Point(workers, FIXED), Point(1), "step")
+    least = FEWER[workers]
+    return Finding(
+        f"More workers need fewer iterations: K={workers} (I={FIXED}) against K=1",
+        f"at least {least:g} times fewer to the target",
+        "-" if ratio is None else f"{ratio.text('.2f')} times fewer",
+        _known(results, Point(workers, FIXED)) and (ratio is not None and ratio.mean >= least),
+    )
+
+
+def _known(results: Results, *points: Point) -> bool | None:
+    """True if all were run, else None, so that `_known(...) and claim` is not False unseen."""
+    return True if all(point in results for point in (Point(1), *points)) else None
+
+
+def _harmless(results: Results, every: int) -> Finding:
+    point, naive = Point(16, every), Point(16, 1)
+    loss = results.loss(point, naive)
+    text, holds = "-", None
+    if loss is not None:
+        seed = results.seeds(point, naive)[0]
+        rounds = [results.looks[p][seed][-1].rounds for p in (naive, point)]
+        text = f"{loss.text('+.4f')} lost, {rounds[0] / rounds[1]:.1f} times fewer rounds"
+        holds = loss.mean <= MARGIN
+    return Finding(
+        f"Skipping rounds costs nothing: K=16, I={every} against I=1",
+        f"at most {MARGIN:g} of the final AUC lost, {every} times fewer rounds",
+        text,
+        holds,
+    )
+
+
+def _largest_loses(study: Study, results: Results) -> Finding | None:
+    largest = study.size.periods[-1]
+    if largest == HARMLESS[-1]:
+        return None
+    naive = Point(16, 1)
+    losses = [results.loss(Point(16, i), naive) for i in (HARMLESS[-1], largest)]
+    text, holds = "-", None
+    if losses[0] is not None and losses[1] is not None:
+        more = results.loss(Point(16, largest), Point(16, HARMLESS[-1]))
+        assert more is not None
+        text = f"{losses[1].text('+.4f')} lost; {more.text('+.4f')} more than with I=64"
+        holds = more.mean > 0
+    return Finding(
+        f"Too large an I costs AUC: K=16, I={largest}", "loses more than I=64", text, holds
+    )
+
+
+def _limit(study: Study, results: Results, workers: int) -> Finding | None:
+    expected = PAPER[study.data].get(workers)
+    if expected is None or expected not in study.size.periods or study.percent != 71:
+        return None
+    limit = harmless(study, results, workers)
+    return Finding(
+        f"The largest I without a clear loss (0.01) at K={workers}",
+        f"{expected}, in the paper",
+        "-" if limit is None else str(limit),
+        None if limit is None else limit == expected,
+    )
+
+
+def _trade_off(study: Study, results: Results) -> Finding | None:
+    if study.percent != 71:
+        return None
+    few, many = (harmless(study, results, workers) for workers in (4, 16))
+    unknown = few is None or many is None
+    return Finding(
+        "Fewer workers tolerate a larger I: K=4 against K=16",
+        "the largest harmless I is not below that at K=16",
+        "-" if unknown else f"{few} against {many}",
+        None if few is None or many is None else few >= many,
+    )
+
+
+def _soonest(results: Results) -> Finding:
+    """Of the figure that varies K: who reaches the target first, in modelled time."""
+    points = [Point(1), *(Point(workers, FIXED) for workers in WORKERS[1:])]
+    times = {point: results.needed(point, "seconds") for point in points if point in results}
+    reached = {point: time.mean for point, time in times.items() if time is not None}
+    told = "; ".join(f"K={p.workers}: {t:.0f} s" for p, t in reached.items())
+    whole = len(times) == len(points) and bool(reached)
+    return Finding(
+        "K=16 is the most time-efficient (time modelled)",
+        "the soonest at the target",
+        told or "-",
+        min(reached, key=lambda p: reached[p]) == points[-1] if whole else None,
+    )
+
+
+def rows(found: Sequence[Finding]) -> list[list[str]]:
+    """For a table."""
+    return [[f.claim, f.expected, f.measured, f.verdict] for f in found]

@@ -1,0 +1,168 @@
+"""What the runs of a study show: curves, targets, counts, and the time they would take."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from codauc.experiments.study import Point
+from codauc.runs import Record
+
+MARGIN = 0.01  # of AUC: the target is below one worker's final AUC by this much
+Floats = NDArray[np.float64]
+
+# 97.5% quantiles of Student's t, for 1, 2, ... degrees of freedom
+_T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
+
+
+class Estimate(NamedTuple):
+    """A mean over seeds with its 95% interval (Student's t), which a single seed does not have."""
+
+    mean: float
+    low: float
+    high: float
+    seeds: int
+
+    def text(self, form: str) -> str:
+        """As people read it.
+
+        >>> estimate([1.0, 2.0, 3.0]).text(".1f"), estimate([2.0]).text(".1f")
+        ('2.0 (-0.5 to 4.5)', '2.0 (one seed)')
+        """
+        if self.seeds == 1:
+            return f"{self.mean:{form}} (one seed)"
+        return f"{self.mean:{form}} ({self.low:{form}} to {self.high:{form}})"
+
+
+def estimate(values: Sequence[float]) -> Estimate:
+    """The mean of one value a seed, with its interval.
+
+    >>> estimate([1.0, 1.0, 1.0])
+    Estimate(mean=1.0, low=1.0, high=1.0, seeds=3)
+    """
+    n, mean = len(values), float(np.mean(values))
+    if n == 1:
+        return Estimate(mean, mean, mean, 1)
+    t = _T[n - 2] if n - 2 < len(_T) else 1.96
+    half = t * float(np.std(values, ddof=1)) / math.sqrt(n)
+    return Estimate(mean, mean - half, mean + half, n)
+
+
+@dataclass(frozen=True)
+class Link:
+    """Between any two workers: seconds for a message to arrive, and bytes a second."""
+
+    latency: float = 1e-3
+    bandwidth: float = 125e6
+
+    @property
+    def text(self) -> str:
+        """As people read it.
+
+        >>> Link().text
+        '1 ms, 1000 Mbit/s'
+        """
+        return f"{1e3 * self.latency:g} ms, {8e-6 * self.bandwidth:g} Mbit/s"
+
+
+class Seen(NamedTuple):
+    """A look at a run: counts that were measured, and the time that follows from them."""
+
+    step: int
+    rounds: int
+    bytes: int
+    auc: float
+    seconds: float  # modelled
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Results:
+    """The looks of each run, by point and seed.
+
+    Time is modelled: `step * step_seconds + rounds * 2 (K-1) latency + bytes / bandwidth`, that is
+    workers that compute at once, as fast as one did here, and average in a ring.
+    """
+
+    looks: Mapping[Point, Mapping[int, Sequence[Seen]]]
+
+    def __contains__(self, point: Point) -> bool:
+        return bool(self.looks.get(point))
+
+    def seeds(self, *points: Point) -> list[int]:
+        """Those with which all these points were run."""
+        found = [set(self.looks.get(point, {})) for point in points]
+        return sorted(set.intersection(*found)) if found else []
+
+    def final(self, point: Point, seed: int) -> float:
+        """The AUC of the last stage's result."""
+        return self.looks[point][seed][-1].auc
+
+    def target(self, seed: int) -> float | None:
+        """One worker's final AUC less 0.01; None if it was not run."""
+        if seed not in self.looks.get(Point(1), {}):
+            return None
+        return self.final(Point(1), seed) - MARGIN
+
+    def reached(self, point: Point, seed: int) -> Seen | None:
+        """The first look with the target's AUC; None if there was none."""
+        target = self.target(seed)
+        if target is None:
+            return None
+        return next((seen for seen in self.looks[point][seed] if seen.auc >= target), None)
+
+    def loss(self, point: Point, other: Point) -> Estimate | None:
+        """By how much the final AUC of `point` is below that of `other`, seed by seed."""
+        seeds = self.seeds(point, other)
+        if not seeds:
+            return None
+        return estimate([self.final(other, s) - self.final(point, s) for s in seeds])
+
+    def times_fewer(self, point: Point, other: Point, what: str) -> Estimate | None:
+        """What `other` needs to reach the target over what `point` needs, seed by seed."""
+        ratios = []
+        for seed in self.seeds(point, other, Point(1)):
+            mine, theirs = self.reached(point, seed), self.reached(other, seed)
+            if mine is None or theirs is None:
+                return None
+            ratios.append(getattr(theirs, what) / max(getattr(mine, what), 1e-12))
+        return estimate(ratios) if ratios else None
+
+    def needed(self, point: Point, what: str) -> Estimate | None:
+        """What `point` needs to reach the target; None unless it does with every seed."""
+        found = [self.reached(point, seed) for seed in self.seeds(point, Point(1))]
+        if not found or None in found:
+            return None
+        return estimate([float(getattr(seen, what)) for seen in found if seen is not None])
+
+    def mean_curve(self, point: Point) -> dict[str, Floats]:
+        """The mean over seeds of every column, and the lowest and highest AUC, look by look."""
+        runs = list(self.looks[point].values())
+        count = min(len(run) for run in runs)
+        columns = {
+            name: np.array([[float(getattr(seen, name)) for seen in run[:count]] for run in runs])
+            for name in ("step", "rounds", "bytes", "seconds", "auc")
+        }
+        mean = {name: column.mean(axis=0) for name, column in columns.items()}
+        return mean | {"low": columns["auc"].min(axis=0), "high": columns["auc"].max(axis=0)}
+
+
+def seen(record: Record, workers: int, step_seconds: float, link: Link) -> Seen:
+    """A look, with the time that the model gives it."""
+    sending = record.rounds * 2 * (workers - 1) * link.latency + record.bytes / link.bandwidth
+    seconds = record.step * step_seconds + (sending if workers > 1 else 0.0)
+    return Seen(
+        record.step,
+        record.rounds,
+        record.bytes,
+        record.auc,
+        seconds,
+        record.auc_low,
+        record.auc_high,
+    )

@@ -1,0 +1,127 @@
+"""A study's numbers: rows for the terminal, the page and CSV files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from codauc.experiments import table1
+from codauc.experiments.results import Results
+from codauc.experiments.study import Point, Study, Tuned
+from codauc.theory import table1 as theory
+
+
+class Table(NamedTuple):
+    """A header and its rows."""
+
+    header: list[str]
+    rows: list[list[Any]]
+
+
+def curves(results: Results) -> Table:
+    """Every look at every run."""
+    rows = [
+        [
+            *(p.name, p.objective, p.workers, p.sync_every, int(p.growing), seed),
+            *(s.step, s.rounds, s.bytes, s.auc, s.low, s.high, round(s.seconds, 6)),
+        ]
+        for p, runs in results.looks.items()
+        for seed, looks in runs.items()
+        for s in looks
+    ]
+    header = ["point", "objective", "K", "I", "growing", "seed", "iteration", "rounds", "bytes"]
+    return Table([*header, "auc", "auc_low", "auc_high", "modelled_seconds"], rows)
+
+
+def ends(results: Results) -> Table:
+    """Every run's final AUC, its target, and what it needed to reach it."""
+    rows: list[list[Any]] = []
+    for point, runs in results.looks.items():
+        for seed, looks in runs.items():
+            last, hit = looks[-1], results.reached(point, seed)
+            cost: list[Any] = ["", "", "", ""]
+            if hit is not None:
+                cost = [hit.step, hit.rounds, hit.bytes, round(hit.seconds, 3)]
+            rows.append(
+                [
+                    *(point.name, point.workers, point.sync_every, seed, last.auc, last.step),
+                    *(last.rounds, last.bytes, results.target(seed) or "", *cost),
+                ]
+            )
+    header = ["point", "K", "I", "seed", "final_auc", "iterations", "rounds", "bytes", "target"]
+    needed = ["iterations", "rounds", "bytes", "modelled_seconds"]
+    return Table([*header, *(f"{name}_to_target" for name in needed)], rows)
+
+
+def tuned(tried: Mapping[str, Mapping[Tuned, float]], chosen: Mapping[str, Tuned]) -> Table:
+    """The AUC of each (T_0, eta_0) on what was held out, with one worker."""
+    rows = [
+        [name, each.steps, each.lr, auc, "chosen" if chosen.get(name) == each else ""]
+        for name, found in tried.items()
+        for each, auc in sorted(found.items())
+    ]
+    return Table(["objective", "T_0", "eta_0", "held_out_auc", "chosen"], rows)
+
+
+def counts(study: Study, results: Results) -> Table:
+    """Table 1: what was measured to the target, beside the theory's dependence on K."""
+    rows: list[list[Any]] = []
+    for point in table1.points(study):
+        if point not in results:
+            continue
+        method = _method(point)
+        steps, rounds = (results.needed(point, what) for what in ("step", "rounds"))
+        fewer = results.times_fewer(point, Point(1), "step")
+        rows.append(
+            [
+                method,
+                point.workers,
+                point.sync_every if point.workers > 1 else "-",
+                "not reached" if steps is None else steps.text(",.0f"),
+                "-" if fewer is None else fewer.text(".2f"),
+                f"{_speedup(method, point.workers):g}",
+                "-" if point.workers == 1 or rounds is None else rounds.text(",.0f"),
+                _ORDERS[method],
+            ]
+        )
+    header = ["method", "K", "I", "iterations", "times fewer than K=1", "theory: times fewer"]
+    return Table([*header, "rounds", "theory: rounds"], rows)
+
+
+def _method(point: Point) -> str:
+    if point.workers == 1:
+        return "PPD-SG"
+    return "NP-PPD-SG" if point.sync_every == 1 else "CoDA"
+
+
+_ORDERS = {"PPD-SG": "-", "NP-PPD-SG": "O(1/(K mu^2 eps))", "CoDA": "O(1/(mu^1.5 eps^0.5))"}
+
+
+def _speedup(method: str, workers: int) -> float:
+    """By how many times Table 1 has fewer iterations than a single worker."""
+    orders = theory(workers=workers, mu=1e-3, epsilon=1e-3)
+    return orders["PPD-SG"].iterations / orders[method].iterations
+
+
+def as_texts(table: Table, most: int | None = None) -> list[list[str]]:
+    """The rows as texts."""
+    return [[_text(value) for value in row] for row in table.rows[:most]]
+
+
+def _text(value: Any) -> str:
+    return f"{value:.4f}" if isinstance(value, float) and 0.01 < value < 1 else str(value)
+
+
+def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    r"""A table for a README.
+
+    >>> print(markdown(["a", "b"], [["1", "x|y"]]))
+    | a | b |
+    |---|---|
+    | 1 | x\|y |
+    """
+    lines = [header, ["---"] * len(header), *rows]
+    texts = [[str(cell).replace("|", "\\|") for cell in line] for line in lines]
+    joined = ["| " + " | ".join(line) + " |" for line in texts]
+    joined[1] = joined[1].replace(" ", "")
+    return "\n".join(joined)
