@@ -483,7 +483,7 @@ def summarise(trained: Trained, opened: Opened, test: tuple[Any, Any] | None) ->
         "waiting": trained.ledger["waiting"],
         "pos_ratio": train_part.positives / train_part.samples,
         "train_samples": train_part.samples,
-        "validation_samples": 0 if validation is None else validation.samples,
+        "validation_samples": 0 if validation in (None, opened.test) else validation.samples,
         "test_samples": 0 if opened.test is None else opened.test.samples,
         "test_positives": 0 if opened.test is None else opened.test.positives,
         "workers": [count._asdict() for count in train_part.counts],

@@ -9,16 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from codauc.checks import choice, real, whole
-from codauc.config import CONFIG
 from codauc.experiments import tuning
-from codauc.experiments.findings import rows
 from codauc.experiments.jobs import Failure
 from codauc.experiments.output import Shown, write
-from codauc.experiments.reproduce import Reproduction, catalogue, panels
+from codauc.experiments.reproduce import Reproduction, catalogue, figures, panels
 from codauc.experiments.results import Link
 from codauc.experiments.study import DATA, Study
 from codauc.progress import note
-from codauc.report.table import table
 from codauc.writing import whole_file
 
 Say = Callable[[str], object]
@@ -36,7 +33,7 @@ _KINDS = {
 def reproduce(options: dict[str, Any], say: Say) -> int:
     """List, plan, try or run; returns the exit code."""
     if options["list"]:
-        say(table(["name", "what the paper shows"], _listed()))
+        say("\n".join(_listed()))
         return 0
     made = _made(options)
     if options["plan"]:
@@ -61,21 +58,21 @@ def reproduce(options: dict[str, Any], say: Say) -> int:
     if options["json"]:
         say(json.dumps([finding._asdict() for finding in shown.found]))
     else:
-        say(table(["finding", "expected", "measured", "verdict"], rows(shown.found)))
+        for each in shown.found:
+            say(f"{each.claim}: {each.measured} (expected: {each.expected}): {each.verdict}.")
         say(f"Page: {pages[0]}")
     if failed:
         note(_told(failed))
     return 1 if failed else 0
 
 
-def _listed() -> list[list[str]]:
+def _listed() -> list[str]:
     lines = []
-    for name, (data, percent, figures) in catalogue().items():
-        if len(figures) > 1:
-            told = f"all of {DATA[data].title}, p = {percent}%"
+    for name, (data, percent, some) in catalogue().items():
+        if len(some) > 1:
+            lines.append(f"{name:25s}all of {DATA[data].title} with {percent}% positives:")
         else:
-            told = _KINDS[figures[0]]
-        lines.append([name if len(figures) > 1 else f"  {name}", told])
+            lines.append(f"  {name:23s}{_KINDS[some[0]]}")
     return lines
 
 
@@ -83,11 +80,12 @@ def _made(options: dict[str, Any]) -> Reproduction:
     names = catalogue()
     if options["name"] is None:
         raise ValueError("NAME is missing: expected one of those that --list prints.")
-    data, percent, figures = names[choice("NAME", options["name"], tuple(names))]
+    data, percent, wanted = names[choice("NAME", options["name"], tuple(names))]
+    expected = f"expected {DATA[data].archive}: {DATA[data].where}"
     if options["data"] is None:
-        raise ValueError(f"--data is missing: expected {DATA[data].where}.")
+        raise ValueError(f"--data is missing: {expected}.")
     if not Path(options["data"]).exists():
-        raise ValueError(f"--data {options['data']} does not exist: expected {DATA[data].where}.")
+        raise ValueError(f"--data {options['data']} does not exist: {expected}.")
     for name in ("jobs", "seeds"):
         if options[name] is not None:
             whole(f"--{name}", options[name], least=1, remedy="leave it out for the default")
@@ -99,11 +97,11 @@ def _made(options: dict[str, Any]) -> Reproduction:
         source=str(Path(options["data"]).absolute()),
         pretrained=None if pretrained in (None, "none") else str(Path(pretrained).absolute()),
         device=options["device"],
-        processes=options["processes"],
+        processes=options["processes"] or options["plan"],
     )
     quiet = options["quiet"] or options["json"]
     return Reproduction(
-        study, figures, options["out"], seeds=options["seeds"], jobs=options["jobs"], quiet=quiet
+        study, wanted, options["out"], seeds=options["seeds"], jobs=options["jobs"], quiet=quiet
     )
 
 
@@ -116,8 +114,7 @@ def _link(options: dict[str, Any]) -> Link:
 
 def _shown(made: Reproduction, chosen: Any, options: dict[str, Any]) -> Shown:
     link = _link(options)
-    said = {"--data": DATA[made.study.data].title, "--scale": made.study.scale}
-    command = " ".join(["codauc reproduce", options["name"], "--data", shlex.quote(said["--data"])])
+    archive, scale = DATA[made.study.data].archive, made.study.scale
     return Shown(
         study=made.study,
         panels=panels(made.study, made.wanted),
@@ -127,8 +124,8 @@ def _shown(made: Reproduction, chosen: Any, options: dict[str, Any]) -> Shown:
         link=link,
         step_seconds=made.step_seconds(chosen),
         commits=made.commits(chosen),
-        command=f"{command} --scale {said['--scale']}",
-        with_headline="headline" in made.wanted,
+        command=f"codauc reproduce {options['name']} --data {archive} --scale {scale}",
+        whole=made.wanted == figures(made.study.percent),
     )
 
 
@@ -149,12 +146,13 @@ def _plan(made: Reproduction, say: Say) -> int:
         with whole_file(task.out.with_suffix(".toml")) as partial:
             partial.write_text(task.settings.to_toml(), encoding="utf-8")
         workers = task.settings.communication.workers
-        say(
-            f"torchrun --nproc-per-node {workers} -m codauc train --config "
-            f"{shlex.quote(str(task.out.with_suffix('.toml')))} --out "
-            f"{shlex.quote(str(task.out))} --resume"
-        )
-    note(f"{len(tasks)} configurations, {CONFIG} of each; run them, then codauc reproduce draws.")
+        how = f"torchrun --nproc-per-node {workers} -m codauc" if workers > 1 else "codauc"
+        paths = (shlex.quote(str(p)) for p in (task.out.with_suffix(".toml"), task.out))
+        say("{} train --config {} --out {} --resume".format(how, *paths))
+    note(
+        f"{len(tasks)} configurations are written. Run the tuning ones first, and --plan again, so "
+        "that the others get what was chosen; when they have run, codauc reproduce draws them."
+    )
     return 0
 
 

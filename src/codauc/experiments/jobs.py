@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -144,7 +145,8 @@ def _leaving(running: dict[BaseProcess, Task]) -> Iterator[None]:
         del number, frame
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, leave)
+    main = threading.current_thread() is threading.main_thread()
+    before = signal.signal(signal.SIGTERM, leave) if main else None
     try:
         yield
     finally:
@@ -156,4 +158,5 @@ def _leaving(running: dict[BaseProcess, Task]) -> Iterator[None]:
             if process.exitcode is None:
                 process.kill()
                 process.join()
-        signal.signal(signal.SIGTERM, before)
+        if main:
+            signal.signal(signal.SIGTERM, before)

@@ -35,12 +35,13 @@ class Shown:
     step_seconds: float
     commits: Sequence[str]
     command: str
-    with_headline: bool = True
+    whole: bool = True  # whether these are all figures of the study
 
     @property
     def found(self) -> list[Finding]:
-        """The paper's findings."""
-        return findings(self.study, self.results)
+        """The paper's findings; of some figures alone, those that they tell of."""
+        found = findings(self.study, self.results)
+        return [each for each in found if self.whole or each.holds is not None]
 
     @property
     def setting(self) -> str:
@@ -74,7 +75,7 @@ def write(shown: Shown, folder: Path) -> list[Path]:
         if pictures:
             title = f"{shown.study.title}. {panel.title}"
             _save(folder / f"{panel.name}.svg", side_by_side(title, pictures))
-    bars = cost_bars(shown.results) if shown.with_headline else []
+    bars = cost_bars(shown.results)
     if bars:
         _save(folder / "headline.svg", side_by_side(_headline(shown), bars))
     for name, table in _tables(shown).items():
@@ -89,6 +90,7 @@ def _tables(shown: Shown) -> dict[str, Table]:
     return {
         "findings": found,
         "table1": tables.counts(shown.study, shown.results),
+        "links": tables.links(shown.results, shown.step_seconds),
         "ends": tables.ends(shown.results),
         "tuning": tables.tuned(shown.tried, shown.chosen),
         "curves": tables.curves(shown.results),
@@ -130,10 +132,12 @@ def page(shown: Shown, bars: Sequence[str]) -> str:
 _CAPTION = "The mean over seeds; the band is their range. Further left is cheaper."
 _TITLES = {
     "table1": "Table 1: iterations and rounds to the target",
+    "links": "Modelled seconds to the target, by link",
     "tuning": "Tuning: T_0 and eta_0 for one worker",
     "ends": "Every run",
 }
 _NOTES = {
+    "links": "The slower the link, the larger the I that is the soonest.",
     "table1": "Mean over seeds with its interval; the theory's orders are without constants.",
     "tuning": "AUC on a tenth of the training data, which these runs did not train on. The grid is "
     "the paper's, extended by 3 where its best was at the edge.",
@@ -164,14 +168,14 @@ def text(shown: Shown, folder: Path) -> str:
     for title, name in pictures:
         if (folder / name).exists():
             lines += ["", f"## {title}", "", f"![{title}]({name})"]
-    for name, title in list(_TITLES.items())[:2]:
+    for name, title in list(_TITLES.items())[:-1]:
         table = made[name]
         if table.rows:
             lines += ["", f"## {title}", "", tables.markdown(table.header, tables.as_texts(table))]
             lines += ["", _NOTES[name]]
     lines += ["", "## Time", "", shown.model_of_time, ""]
     lines += ["Numbers: curves.csv (every look), ends.csv (every run), findings.csv, table1.csv,"]
-    lines += ["tuning.csv; the page: index.html.", ""]
+    lines += ["links.csv, tuning.csv; the page: index.html.", ""]
     return "\n".join(lines)
 
 

@@ -20,6 +20,7 @@ from codauc.experiments.study import DATA, KEEP, Point, Study, Tuned
 from codauc.progress import Progress
 from codauc.runs import RunFolder
 from codauc.version import __version__
+from codauc.writing import whole_file
 
 SEEDS = {71: 3, 50: 1}
 _TIMED = (256, 1280)  # steps of two runs, to tell what a step takes
@@ -91,7 +92,7 @@ class Reproduction:
         self.study, self.wanted = study, tuple(wanted)
         self.seeds = range(seeds or SEEDS[study.percent])
         self.all_seeds = seeds is not None
-        self.jobs = jobs or len(os.sched_getaffinity(0))
+        self.jobs = jobs or (1 if study.processes else len(os.sched_getaffinity(0)))
         self.folder = out / f"{study.name}-{study.scale}"
         self.points = points(study, wanted)
         self.quiet = quiet
@@ -120,13 +121,13 @@ class Reproduction:
 
     def run(self) -> tuple[dict[str, Tuned], list[Failure]]:
         """Tune, then run every point with every seed; return what was chosen and what failed."""
+        self._claim()
         self._progress = None if self.quiet else Progress(0, label=self.study.name)
-        first = tuning.grid(self.study)[0]
-        self._know(self.tasks(dict.fromkeys(self.objectives, first)))  # as many, as long
+        self._guess()
         try:
             chosen, failed = self._tune()
             if not failed:
-                self._tasks = {name: t for name, t in self._tasks.items() if t.done}
+                self._guess(chosen)
                 failed = self._work(self._timing(chosen), jobs=1)  # nothing beside them
             if not failed:
                 failed = self._work(self.tasks(chosen))
@@ -212,6 +213,27 @@ class Reproduction:
                 for name in tried
             }
         return {name: tuning.best(aucs) for name, aucs in found.items()}, []
+
+    def _claim(self) -> None:
+        """Refuse a directory with runs on other data, or that began with other weights."""
+        mine = {"data": self.study.source, "pretrained": self.study.pretrained or ""}
+        path = self.folder / "study.json"
+        theirs = json.loads(path.read_text(encoding="utf-8")) if path.exists() else mine
+        for name, value in mine.items():
+            if theirs.get(name) != value:
+                raise ValueError(
+                    f"{self.folder} holds runs with {name} {theirs.get(name) or 'none'!r}: "
+                    f"expected the same, not {value or 'none'!r}; choose another --out."
+                )
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with whole_file(path) as partial:
+            partial.write_text(json.dumps(mine), encoding="utf-8")
+
+    def _guess(self, chosen: Mapping[str, Tuned] | None = None) -> None:
+        """Count all runs from the beginning, whatever will be chosen: they are as long."""
+        chosen = chosen or dict.fromkeys(self.objectives, tuning.grid(self.study)[0])
+        self._tasks = {name: t for name, t in self._tasks.items() if t.name.startswith("tuning")}
+        self._know([*self.tuning_tasks(), *self._timing(chosen), *self.tasks(chosen)])
 
     def _know(self, tasks: Sequence[Task]) -> None:
         self._tasks |= {task.name: task for task in tasks}

@@ -183,9 +183,10 @@ def _communication(point: Point, *, simulate: bool) -> CommunicationSettings:
 
 
 class Source(NamedTuple):
-    """A data set: its name for people, where it comes from, its images' side, a test share."""
+    """A data set: its name for people, its files, their origin, its images' side, a test share."""
 
     title: str
+    archive: str
     where: str
     image_size: int | None = None  # of files; an archive has its own
     test_fraction: float = 0.2
@@ -206,10 +207,11 @@ class Source(NamedTuple):
 
 _TORONTO = "https://www.cs.toronto.edu/~kriz/cifar.html"
 DATA = {
-    "cifar10": Source("CIFAR-10", f"cifar-10-binary.tar.gz of {_TORONTO}, or its directory"),
-    "cifar100": Source("CIFAR-100", f"cifar-100-binary.tar.gz of {_TORONTO}, or its directory"),
+    "cifar10": Source("CIFAR-10", "cifar-10-binary.tar.gz", f"that of {_TORONTO}, or unpacked"),
+    "cifar100": Source("CIFAR-100", "cifar-100-binary.tar.gz", f"that of {_TORONTO}, or unpacked"),
     "imagenet": Source(
         "ImageNet",
+        "ILSVRC2012/train",
         "the directory of the class folders of ILSVRC2012's training images (n01440764, ...)",
         image_size=224,
         test_fraction=0.01,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from codauc.experiments import table1
-from codauc.experiments.results import Results
+from codauc.experiments import headline, table1
+from codauc.experiments.results import LINKS, Results, modelled
 from codauc.experiments.study import Point, Study, Tuned
 from codauc.theory import table1 as theory
 
@@ -56,7 +56,7 @@ def ends(results: Results) -> Table:
 def tuned(tried: Mapping[str, Mapping[Tuned, float]], chosen: Mapping[str, Tuned]) -> Table:
     """The AUC of each (T_0, eta_0) on what was held out, with one worker."""
     rows = [
-        [name, each.steps, each.lr, auc, "chosen" if chosen.get(name) == each else ""]
+        [name, each.steps, f"{each.lr:g}", auc, "chosen" if chosen.get(name) == each else ""]
         for name, found in tried.items()
         for each, auc in sorted(found.items())
     ]
@@ -86,6 +86,20 @@ def counts(study: Study, results: Results) -> Table:
         )
     header = ["method", "K", "I", "iterations", "times fewer than K=1", "theory: times fewer"]
     return Table([*header, "rounds", "theory: rounds"], rows)
+
+
+def links(results: Results, step_seconds: float) -> Table:
+    """Modelled seconds to the target by link, the mean over seeds: which I is the soonest where."""
+    points = [p for p in (Point(1), *headline.LABELS) if p in results]
+    rows = []
+    for link in LINKS:
+        row: list[Any] = [link.text]
+        for point in points:
+            hits = [results.reached(point, seed) for seed in results.seeds(point, Point(1))]
+            times = [modelled(h, point.workers, step_seconds, link) for h in hits if h is not None]
+            row.append(f"{sum(times) / len(times):,.1f}" if len(times) == len(hits) > 0 else "-")
+        rows.append(row)
+    return Table(["link", *(headline.LABELS.get(p, p.label) for p in points)], rows)
 
 
 def _method(point: Point) -> str:

@@ -144,7 +144,7 @@ def _auc_card(runs: Sequence[Material], field: str) -> str:
         if field in ("step", "seconds") or run.communicates
     ]
     chart = Chart(
-        title=f"Validation AUC against {name}",
+        title=f"{' and '.join(sorted({r.watched for r in runs})).capitalize()} AUC against {name}",
         x_label=label,
         y_label="AUC",
         series=series,

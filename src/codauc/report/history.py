@@ -34,7 +34,7 @@ def time_unit(longest: float) -> tuple[float, str]:
 
 
 def auc_cards(run: Material) -> list[str]:
-    """The AUC of the validation set against iterations, rounds, bytes and seconds."""
+    """The AUC of the set that was watched against iterations, rounds, bytes and seconds."""
     return [_auc_card(run, "step"), *_communication_cards(run), _auc_card(run, "seconds")]
 
 
@@ -50,7 +50,7 @@ def _auc_card(run: Material, field: str) -> str:
         x = x / factor
     auc, low, high = (run.column(each) for each in ("auc", "auc_low", "auc_high"))
     chart = Chart(
-        title=f"Validation AUC against {name}",
+        title=f"{run.watched.capitalize()} AUC against {name}",
         x_label=label,
         y_label="AUC",
         series=[Series("AUC", x, auc, low, high)],
@@ -60,7 +60,7 @@ def _auc_card(run: Material, field: str) -> str:
         marks=_best(run, x, auc),
     )
     caption = {
-        "step": "Higher is better. The band is the 95% interval of the AUC on the validation set"
+        "step": "Higher is better. The band is the 95% interval of the AUC on the {watched} set"
         "{stages}{best}.",
         "rounds": "The same curve, by how often the workers averaged their weights.",
         "bytes": "The same curve, by what each worker sent: what it costs on a slow network.",
@@ -68,7 +68,11 @@ def _auc_card(run: Material, field: str) -> str:
     }[field]
     stages = "; a dotted line is the end of a stage" if chart.lines else ""
     best = "; the dot is the model that was kept" if chart.marks else ""
-    return figure(chart.title, line_chart(chart), caption.format(stages=stages, best=best))
+    return figure(
+        chart.title,
+        line_chart(chart),
+        caption.format(stages=stages, best=best, watched=run.watched),
+    )
 
 
 def _stage_ends(run: Material, x: Floats) -> list[float]:
@@ -114,7 +118,7 @@ def inner_cards(run: Material) -> list[str]:
             loss.title,
             line_chart(loss),
             "Lower is better: the mean of (1 - h+ + h-)^2 over all pairs of a positive and a "
-            "negative of the validation set. It is never negative.",
+            f"negative of the {run.watched} set. It is never negative.",
         ),
         figure(
             inner.title,

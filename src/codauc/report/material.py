@@ -57,6 +57,11 @@ class Material:
         rounds = self.column("rounds")
         return len(self.workers) > 1 or (not self.workers and bool((rounds > 0).any()))
 
+    @property
+    def watched(self) -> str:
+        """The set that was looked at as the run went."""
+        return "test" if self.setting("data", "watch") == "test" else "validation"
+
     def setting(self, *names: str) -> Any:
         """A value of the configuration, tables by name; None if it is not there."""
         found: Any = self.config

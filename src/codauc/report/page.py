@@ -91,7 +91,7 @@ def _tiles(run: Material) -> Iterator[str]:
         chance = "" if rate is None else f"by chance: {formats.digits(rate, 3)}"
         yield tile("Average precision", f"{precision:.4f}", chance)
     best = run.value("validation_auc")
-    if best is not None:
+    if best is not None and run.watched == "validation":
         step = run.value("best_step")
         at = "" if step is None else f"of the kept model, step {formats.count(step)}"
         yield tile("Validation AUC", formats.auc_text(best), at)
