@@ -465,7 +465,8 @@ def _test(trained: Trained, opened: Opened, group: Group) -> tuple[Any, Any] | N
 
 def summarise(trained: Trained, opened: Opened, test: tuple[Any, Any] | None) -> dict[str, Any]:
     """What summary.json holds."""
-    train_part, validation = opened.train, opened.validation
+    train_part = opened.train
+    validation = None if opened.validation is opened.test else opened.validation
     auc = None if test is None else auc_interval(*test)
     return {
         "test_auc": None if auc is None else auc.value,
@@ -483,7 +484,7 @@ def summarise(trained: Trained, opened: Opened, test: tuple[Any, Any] | None) ->
         "waiting": trained.ledger["waiting"],
         "pos_ratio": train_part.positives / train_part.samples,
         "train_samples": train_part.samples,
-        "validation_samples": 0 if validation in (None, opened.test) else validation.samples,
+        "validation_samples": 0 if validation is None else validation.samples,
         "test_samples": 0 if opened.test is None else opened.test.samples,
         "test_positives": 0 if opened.test is None else opened.test.positives,
         "workers": [count._asdict() for count in train_part.counts],
