@@ -96,6 +96,18 @@ def read_images(settings: DataSettings, *, labelled: bool = True) -> NamedImages
     return _folders(settings, path, labelled=labelled)
 
 
+def holds(path: Path, name: str) -> bool:
+    """Whether `path` is, or holds, what a data set of the paper is known by."""
+    if name in _CIFARS:
+        return _holds(path, _CIFARS[name])
+    inner = path / "train"
+    root = inner if inner.is_dir() else path
+    return root.is_dir() and any(root.glob("n[0-9]*"))
+
+
+_CIFARS = {"cifar10": CIFAR10, "cifar100": CIFAR100}
+
+
 def _archive_in(source: str) -> NamedImages | None:
     """The images of a known archive."""
     path = Path(source)

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from codauc.checks import choice, real, whole
+from codauc.checks import choice, listed, real, whole
+from codauc.data.any_images import holds
 from codauc.experiments import tuning
 from codauc.experiments.jobs import Failure
 from codauc.experiments.output import Shown, write
@@ -86,6 +87,9 @@ def _made(options: dict[str, Any]) -> Reproduction:
         raise ValueError(f"--data is missing: {expected}.")
     if not Path(options["data"]).exists():
         raise ValueError(f"--data {options['data']} does not exist: {expected}.")
+    if not holds(Path(options["data"]), data):
+        raise ValueError(f"--data {options['data']} holds no {DATA[data].title}: {expected}.")
+    _link(options)
     for name in ("jobs", "seeds"):
         if options[name] is not None:
             whole(f"--{name}", options[name], least=1, remedy="leave it out for the default")
@@ -130,7 +134,10 @@ def _shown(made: Reproduction, chosen: Any, options: dict[str, Any]) -> Shown:
 
 
 def _told(failed: list[Failure]) -> str:
-    lines = [f"{failure.name}: {failure.reason}" for failure in failed]
+    names: dict[str, list[str]] = {}
+    for failure in failed:
+        names.setdefault(failure.reason, []).append(failure.name)
+    lines = [f"{listed(some)}: {reason}" for reason, some in names.items()]
     return "\n".join(["Not finished:", *lines, "Give the same command again to go on."])
 
 
@@ -160,7 +167,7 @@ def _try(made: Reproduction, options: dict[str, Any], say: Say) -> int:
     from codauc.experiments.dry_run import dry_run
 
     first = tuning.grid(made.study)[0]
-    tasks = made.tasks(dict.fromkeys(made.objectives, first)) or made.tuning_tasks()
+    tasks = made.tasks(dict.fromkeys(made.objectives, first)) or made.tuning_tasks()[:1]
     runs = {task.name.rpartition("-seed")[0]: task.settings for task in tasks}
     dry_run(list(runs.items()), (lambda _: None) if options["quiet"] else note)
     say(f"{len(runs)} configurations build, load and train.")

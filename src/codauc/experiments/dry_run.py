@@ -12,9 +12,9 @@ from codauc.launching import launch
 from codauc.making import settle
 from codauc.trainer import fit
 
-STEPS = 2
+STEPS = 1  # of each of two stages
 _WORKERS = 2  # that are as good as sixteen, to see whether it works
-_SAMPLES = 64  # for the estimate of alpha
+_SAMPLES = 32  # for the estimate of alpha
 
 
 def dry_run(

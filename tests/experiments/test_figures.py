@@ -1,0 +1,263 @@
+"""Claims about the paper's figures: what is run for each, and what is made of the runs."""
+
+import csv
+import math
+import xml.etree.ElementTree as ElementTree
+
+import pytest
+
+from codauc.experiments import tables, tuning
+from codauc.experiments.findings import findings, harmless
+from codauc.experiments.output import Shown, write
+from codauc.experiments.reproduce import Reproduction, catalogue, figures, panels, points
+from codauc.experiments.results import Link, Results, Seen, estimate
+from codauc.experiments.study import Point, Study, Tuned
+from codauc.recipes import Facts, plan, resolve
+
+SMALL = Study("cifar10", 71, source="somewhere")
+TUNED = Tuned(2048, 0.3)
+
+
+def stages(study, point, tuned=TUNED):
+    settings = study.settings(point, tuned, seed=0)
+    recipe = resolve(settings.recipe, point.workers, Facts(35000, 25000, images=True))
+    return plan(recipe, settings.communication).stages
+
+
+@pytest.mark.parametrize("scale", ["small", "paper"])
+def test_every_scale_keeps_workers_periods_ratio_batch_and_stages(scale):
+    study = Study("cifar10", 71, scale, source="somewhere")
+    wanted = points(study, figures(71))
+    assert {point.workers for point in wanted} == {1, 4, 16}
+    for workers in (4, 16):
+        fixed = {p.sync_every for p in wanted if p.workers == workers and not p.growing}
+        assert fixed == {1, 8, 64, 512, 1024}
+    for point in wanted:
+        settings = study.settings(point, TUNED, seed=3)
+        assert settings.seed == 3
+        assert settings.recipe.batch_size == 32
+        assert settings.data.keep_negatives == 0.4
+        assert settings.data.positive == ("half",)
+        assert settings.data.watch == "test"
+        planned = stages(study, point)
+        assert [s.steps for s in planned] == [2048 * 3**s for s in range(len(planned))]
+        assert [s.lr for s in planned] == pytest.approx([0.3 / 3**s for s in range(len(planned))])
+
+
+def test_the_share_of_positives_is_the_papers():
+    assert Study("cifar10", 71).ratio == pytest.approx(5 / 7)
+    assert Study("imagenet", 50).ratio == 0.5
+
+
+def test_the_first_stage_is_twice_the_largest_period():
+    for study in (SMALL, Study("cifar10", 71, "tiny")):
+        assert min(study.size.steps) >= 2 * max(study.size.periods)
+
+
+def test_the_papers_own_setting():
+    study = Study("imagenet", 71, "paper", source="train", pretrained="resnet50.pth")
+    settings = study.settings(Point(16, 64), Tuned(10000, 0.01), seed=0)
+    assert (settings.model.name, settings.model.pretrained) == ("resnet50", "resnet50.pth")
+    assert (settings.data.image_size, settings.data.test_fraction) == (224, 0.01)
+    grid = tuning.grid(study)
+    assert {t.steps for t in grid} == {2000, 5000, 10000}
+    assert {t.lr for t in grid} == {0.1, 0.01, 0.001}
+
+
+def test_a_growing_period_is_three_times_longer_in_each_stage():
+    assert [s.sync_every for s in stages(SMALL, Point(16, 64, growing=True))] == [64, 192]
+    assert [s.sync_every for s in stages(SMALL, Point(16, 64))] == [64, 64]
+
+
+def test_cross_entropy_sends_gradients_at_every_step():
+    settings = SMALL.settings(Point(16, objective="bce"), TUNED, seed=0)
+    assert settings.communication.averages == "gradients"
+    assert settings.recipe.warm_start == 1.0
+
+
+def test_every_figure_of_the_paper_has_a_name():
+    names = catalogue()
+    for data in ("cifar10", "cifar100", "imagenet"):
+        for percent in (71, 50):
+            assert f"{data}-{percent}-workers" in names
+            assert f"{data}-{percent}-period" in names
+        for more in ("period-k4", "growing", "headline", "table1", "tuning"):
+            assert f"{data}-71-{more}" in names
+
+
+def test_figures_of_one_study_share_their_runs(tmp_path):
+    def names(*wanted):
+        made = Reproduction(SMALL, wanted, tmp_path, seeds=1)
+        return {task.name for task in made.tasks({"auc": TUNED, "bce": TUNED})}
+
+    everything = names(*figures(71))
+    assert names("table1") <= everything
+    assert names("workers") & names("period") == {
+        "k1-eta0.3-t2048-seed0",
+        "k16-i8-eta0.3-t2048-seed0",
+    }
+
+
+def test_a_figure_without_a_finding_has_one_seed_unless_told(tmp_path):
+    def seeds(**told):
+        made = Reproduction(SMALL, figures(71), tmp_path, **told)
+        tasks = made.tasks({"auc": TUNED, "bce": TUNED})
+        return [sum(t.name.startswith(p) for t in tasks) for p in ("k16-i64-", "k16-i64x3-")]
+
+    assert seeds() == [3, 1]
+    assert seeds(seeds=2) == [2, 2]
+
+
+def grid(**aucs):
+    return {Tuned(2048, float(name[1:].replace("_", "."))): auc for name, auc in aucs.items()}
+
+
+def test_the_grid_is_extended_until_its_best_is_inside():
+    found = grid(_0_1=0.72, _0_01=0.7, _0_001=0.6)
+    assert tuning.extension(SMALL, found) == [Tuned(2048, 0.3)]
+    found |= grid(_0_3=0.74)
+    assert tuning.extension(SMALL, found) == [Tuned(2048, 0.9)]
+    assert tuning.extension(SMALL, found | grid(_0_9=0.73)) == []
+    assert tuning.extension(SMALL, found | grid(_0_9=0.75)) == []  # 2.7 would be refused
+    low = grid(_0_1=0.5, _0_01=0.6, _0_001=0.7)
+    assert tuning.extension(SMALL, low) == [Tuned(2048, 0.000333)]
+
+
+def test_intervals_are_students():
+    found = estimate([0.70, 0.72, 0.74])
+    half = 4.303 * 0.02 / math.sqrt(3)
+    assert found.mean == pytest.approx(0.72)
+    assert (found.low, found.high) == pytest.approx((0.72 - half, 0.72 + half))
+
+
+def looks(final, speed, rounds=0, bytes_=0, steps=100):
+    """A curve that rises to `final`, `speed` times as fast as to do so at the end."""
+    found = []
+    for step in range(1, steps + 1):
+        auc = 0.5 + (final - 0.5) * min(1.0, speed * step / steps)
+        found.append(Seen(step, rounds * step, bytes_ * step, auc, float(step), auc, auc))
+    return found
+
+
+def made_up(**changes):
+    """Results as the paper's: K=4 and K=16 are faster, a large I loses."""
+    values = {
+        Point(1): (0.80, 1.0),
+        **{Point(4, i): (0.82 - loss, 3.0) for i, loss in _LOSSES(512)},
+        **{Point(16, i): (0.83 - loss, 9.0) for i, loss in _LOSSES(64)},
+        Point(16, objective="bce"): (0.82, 5.0),
+        **changes.pop("points", {}),
+    }
+    return Results(
+        {
+            point: {
+                seed: looks(final + 0.001 * seed, speed, 64 // point.sync_every, 1000)
+                for seed in range(3)
+            }
+            for point, (final, speed) in values.items()
+        }
+    )
+
+
+def _LOSSES(harmless):  # noqa: N802
+    return [(i, 0.002 if i <= harmless else 0.03) for i in (1, 8, 64, 512, 1024)]
+
+
+def test_findings_hold_where_the_numbers_do():
+    found = findings(SMALL, made_up())
+    assert len(found) == 9
+    assert [each.verdict for each in found] == ["holds"] * 9
+    assert harmless(SMALL, made_up(), 16) == 64
+    assert harmless(SMALL, made_up(), 4) == 512
+
+
+@pytest.mark.parametrize(
+    ("points", "claim"),
+    [
+        ({Point(16, 8): (0.83, 3.0)}, "K=16 (I=8) against K=1"),
+        ({Point(4, 8): (0.82, 1.5)}, "K=4 (I=8) against K=1"),
+        ({Point(16, 64): (0.81, 9.0)}, "K=16, I=64 against I=1"),
+        ({Point(16, 1024): (0.83, 9.0)}, "Too large an I"),
+        ({Point(4, 8): (0.80, 9.0)}, "Fewer workers tolerate"),
+        ({Point(16, 8): (0.7, 9.0)}, "K=16 (I=8) against K=1"),  # does not reach the target
+        ({Point(16, 8): (0.83, 2.0)}, "most time-efficient"),
+    ],
+)
+def test_findings_do_not_hold_where_the_numbers_do_not(points, claim):
+    verdicts = {f.claim: f.holds for f in findings(SMALL, made_up(points=points))}
+    (name,) = [each for each in verdicts if claim in each]
+    assert verdicts[name] is False
+
+
+def test_what_was_not_run_is_not_said_to_fail():
+    found = findings(SMALL, Results({Point(1): {0: looks(0.8, 1.0)}}))
+    assert {each.holds for each in found} == {None}
+
+
+def test_the_target_is_one_workers_final_auc_of_the_same_seed():
+    results = made_up()
+    assert results.target(2) == pytest.approx(0.802 - 0.01)
+    assert results.reached(Point(1), 0).step == 97
+    assert results.needed(Point(16, objective="bce"), "rounds").mean == pytest.approx(
+        19 * 64, rel=0.1
+    )
+
+
+def shown(results, **changes):
+    values = {
+        "study": SMALL,
+        "panels": panels(SMALL, figures(71)),
+        "results": results,
+        "tried": {"auc": grid(_0_1=0.7, _0_3=0.75, _0_9=0.74)},
+        "chosen": {"auc": TUNED},
+        "link": Link(),
+        "step_seconds": 0.003,
+        "commits": ["abc1234"],
+        "command": "codauc reproduce cifar10-71",
+    }
+    return Shown(**{**values, **changes})
+
+
+def test_everything_that_is_shown_is_written(tmp_path):
+    write(shown(made_up()), tmp_path)
+    for name in ("workers", "period", "period-k4", "headline"):
+        root = ElementTree.parse(tmp_path / f"{name}.svg").getroot()
+        assert len(root.findall("{*}svg")) == 2  # iterations and time; rounds and bytes
+    with (tmp_path / "ends.csv").open() as file:
+        ends = list(csv.DictReader(file))
+    assert len(ends) == 12 * 3
+    (one,) = [r for r in ends if r["point"] == "k1" and r["seed"] == "0"]
+    assert float(one["final_auc"]) == pytest.approx(0.8)
+    assert int(one["iterations_to_target"]) == 97
+    page = (tmp_path / "index.html").read_text()
+    assert "abc1234" in page
+    assert "modelled" in page
+    text = (tmp_path / "README.md").read_text()
+    assert text.count("| holds |") == 9
+    for name in ("workers", "headline"):
+        assert f"({name}.svg)" in text
+
+
+def test_a_study_of_which_nothing_has_run_can_be_shown(tmp_path):
+    write(shown(Results({}), step_seconds=math.nan), tmp_path)
+    assert not list(tmp_path.glob("*.svg"))
+    assert "not measured" in (tmp_path / "index.html").read_text()
+
+
+def test_table_1_has_the_theorys_speedup_beside_the_measured():
+    table = tables.counts(SMALL, made_up())
+    rows = {(row[0], row[1], row[2]): row for row in table.rows}
+    place = table.header.index("theory: times fewer")
+    assert rows["PPD-SG", 1, "-"][place] == "1"
+    assert rows["NP-PPD-SG", 16, 1][place] == "16"
+    assert rows["CoDA", 4, 8][place] == "4"
+
+
+def test_the_slower_the_link_the_more_a_large_period_is_worth():
+    table = tables.links(made_up(), 0.003)
+    naive, coda = (table.header.index(name) for name in ("NP-PPD-SG (I=1)", "CoDA (I=64)"))
+    ratios = [
+        float(r[naive].replace(",", "")) / float(r[coda].replace(",", "")) for r in table.rows
+    ]
+    assert ratios == sorted(ratios)
+    assert ratios[-1] > 5

@@ -1,0 +1,189 @@
+"""Claims about `codauc reproduce`: real runs in real processes, cut off and gone on with."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from codauc.cli import main
+from codauc.experiments.jobs import Task, run_side_by_side
+from codauc.experiments.study import Point, Study, Tuned
+from codauc.runs import METRICS, RunFolder
+
+CIFAR = object()  # stands for the directory
+COMMAND = [sys.executable, "-m", "codauc", "reproduce"]
+
+
+def short(cifar10, tmp_path, name, **recipe):
+    settings = Study("cifar10", 71, "tiny", source=str(cifar10)).settings(
+        Point(2, 8), Tuned(32, 0.1), seed=0
+    )
+    settings = settings.with_changes("recipe", **{"stages": 1, "evaluations": 2, **recipe})
+    return Task(name, settings, tmp_path / name, 32)
+
+
+def test_what_is_finished_is_not_run_again_and_what_fails_is_named(cifar10, tmp_path):
+    good, bad = short(cifar10, tmp_path, "good"), short(cifar10, tmp_path, "bad", lr=50.0)
+    failed = run_side_by_side([bad, good], jobs=2)
+    assert [f.name for f in failed] == ["bad"]
+    assert "lr=50" in failed[0].reason
+    made = (good.out / METRICS).stat().st_mtime_ns
+    assert run_side_by_side([good], jobs=1) == []
+    assert (good.out / METRICS).stat().st_mtime_ns == made
+
+
+def alive(out):
+    """The processes that work in a directory."""
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            files = [os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")]
+        except OSError:
+            continue
+        found += [int(pid)] * any(str(out) in file for file in files)
+    return found
+
+
+def begun(out, deadline):
+    """Wait until a run with several workers has looked at the test set."""
+    while time.monotonic() < deadline:
+        if any(path.stat().st_size for path in out.glob("*/runs/k4*/metrics.jsonl")):
+            return
+        time.sleep(0.2)
+    raise AssertionError("no run has begun")
+
+
+@pytest.mark.timeout(900)
+def test_the_study_cut_down_shows_the_papers_directions(cifar10, tmp_path):
+    """All figures at the tiny scale, interrupted by Ctrl-C and by a kill, then finished."""
+    out = tmp_path / "out"
+    command = [*COMMAND, "cifar10-71", "--data", cifar10, "--scale", "tiny", "--seeds", "1"]
+    command = [str(part) for part in (*command, "--out", out, "--json")]
+    for number, code in ((signal.SIGINT, 130), (signal.SIGKILL, -signal.SIGKILL)):
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        begun(out, time.monotonic() + 300)
+        process.send_signal(number)
+        _, said = process.communicate(timeout=90)
+        assert process.returncode == code
+        assert number != signal.SIGINT or b"Go on with the same command" in said
+        deadline = time.monotonic() + 30
+        while alive(out) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert alive(out) == []
+        for folder in out.glob("*/runs/k4*"):
+            assert not RunFolder(folder).finished or number == signal.SIGKILL
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=800, check=False)
+    assert ended.returncode == 0, ended.stderr
+    verdicts = {f["claim"]: f for f in json.loads(ended.stdout)}
+    told = [f"{f['claim']}: {f['measured']}" for f in verdicts.values()]
+    for claim in ("K=4 (I=8) against K=1", "K=16 (I=8) against K=1", "K=16, I=8 against I=1"):
+        (holds,) = [f["holds"] for name, f in verdicts.items() if claim in name]
+        assert holds, told
+    folder = out / "cifar10-71-tiny"
+    for name in ("workers.svg", "period.svg", "period-k4.svg", "growing.svg", "headline.svg"):
+        assert (folder / name).exists()
+    rounds = {
+        p.name.split("-eta")[0]: RunFolder(p).records()[-1].rounds
+        for p in folder.glob("runs/k16-*")
+    }
+    assert rounds["k16-i1"] == 8 * rounds["k16-i8"] == 64 * rounds["k16-i64"]
+    assert rounds["k16-i8x3"] < rounds["k16-i8"]
+    bce = RunFolder(next(folder.glob("runs/bce-k16-*"))).records()
+    assert bce[-1].rounds >= bce[-1].step  # a message at every step
+
+
+def reproduce(capsys, *arguments):
+    code = main(["reproduce", *map(str, arguments)])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+@pytest.mark.parametrize(
+    ("name", "scale", "count"),
+    [
+        ("cifar100-71", "small", 15),
+        ("cifar100-71-workers", "paper", 3),
+        ("imagenet-71", "small", 15),
+        ("imagenet-71-tuning", "paper", 1),  # a step of 32 large images takes seconds
+    ],
+)
+def test_other_data_sets_build_load_and_train(name, scale, count, request, capsys):
+    data = request.getfixturevalue(name.split("-")[0])
+    code, said, told = reproduce(capsys, name, "--data", data, "--scale", scale, "--dry-run")
+    assert code == 0
+    model = "patchnet of 43,233" if scale == "small" else "resnet50 of 23,510,081"
+    assert told.count(model) == int(said.split()[0]) == count
+
+
+def test_the_list_names_everything_without_data(capsys):
+    code, said, _ = reproduce(capsys, "--list")
+    assert code == 0
+    assert "imagenet-71-growing" in said
+
+
+def test_a_plan_says_how_to_run_everything_elsewhere(cifar10, tmp_path, capsys):
+    code, said, told = reproduce(
+        capsys, "cifar10-71-workers", "--data", cifar10, "--out", tmp_path, "--seeds", 1, "--plan"
+    )
+    assert code == 0
+    commands = said.splitlines()
+    assert len(commands) == 3 + 3  # the grid, and K in {1, 4, 16}
+    assert (
+        sum(line.startswith("torchrun --nproc-per-node 16 -m codauc train") for line in commands)
+        == 1
+    )
+    for line in commands:
+        path = line.split("--config ")[1].split()[0]
+        assert "nproc" not in line or "simulate = false" in Path(path).read_text()
+    assert "6 configurations" in told
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "NAME is missing"),
+        (["cifar10-72"], "did you mean 'cifar10-71'"),
+        (["cifar10-71"], "cifar-10-binary.tar.gz"),
+        (["cifar10-71", "--data", "nowhere"], "nowhere does not exist"),
+        (["cifar10-71", "--data", "."], ". holds no CIFAR-10"),
+        (["cifar10-71", "--data", CIFAR, "--jobs", "0"], "--jobs=0"),
+        (["cifar10-71", "--data", CIFAR, "--seeds", "0"], "--seeds=0"),
+        (["cifar10-71", "--data", CIFAR, "--scale", "paper"], "--pretrained"),
+        (["cifar10-71", "--data", CIFAR, "--latency", "-1"], "--latency=-1"),
+        (["cifar100-71", "--data", CIFAR], "holds no CIFAR-100"),
+        (["imagenet-71", "--data", CIFAR], "holds no ImageNet"),
+    ],
+)
+def test_what_is_wrong_is_said_before_anything_is_run(
+    arguments, message, cifar10, capsys, tmp_path
+):
+    arguments = [str(cifar10) if part is CIFAR else part for part in arguments]
+    code = main(["reproduce", *arguments, "--out", str(tmp_path / "out")])
+    assert code == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_directory_holds_runs_on_one_data_set(cifar10, cifar100, tmp_path, capsys):
+    study = tmp_path / "cifar10-71-tiny"
+    study.mkdir()
+    (study / "study.json").write_text(json.dumps({"data": str(cifar100), "pretrained": ""}))
+    code = main(
+        [
+            "reproduce",
+            "cifar10-71",
+            "--data",
+            str(cifar10),
+            "--scale",
+            "tiny",
+            "--out",
+            str(tmp_path),
+        ]
+    )
+    assert code == 2
+    assert "choose another --out" in capsys.readouterr().err
