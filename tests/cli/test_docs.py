@@ -7,12 +7,14 @@ import pytest
 import torch
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PYTHON = re.compile(r"```python\n(.*?)```", re.DOTALL)
 
 
 @pytest.mark.parametrize(
-    "page", [p for p in PAGES if PYTHON.search(p.read_text(encoding="utf-8"))], ids=lambda p: p.name
+    "page",
+    [p for p in PAGES if PYTHON.search(p.read_text(encoding="utf-8"))],
+    ids=lambda p: str(p.relative_to(ROOT)),
 )
 def test_python_examples_run_as_printed(page, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -23,7 +25,7 @@ def test_python_examples_run_as_printed(page, capsys, tmp_path, monkeypatch):
     assert capsys.readouterr().out
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_links_between_pages_lead_somewhere(page):
     for target in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):
         assert (page.parent / target).exists(), target

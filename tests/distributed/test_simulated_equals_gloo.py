@@ -20,7 +20,7 @@ def both(function, count):
     )
 
 
-@pytest.mark.parametrize("count", [2, 3, 4])
+@pytest.mark.parametrize("count", [2, 3])
 def test_simulated_equals_gloo(count):
     """K=2 bit for bit; otherwise to 1e-10 in float64, and to 1e-6 in float32 after a round."""
     for simulated, real in zip(*both(w.all_scenarios, count), strict=True):
@@ -42,7 +42,7 @@ def test_scenarios_differ_from_each_other():
         assert not torch.equal(weights[name], weights[other]), (name, other)
 
 
-@pytest.mark.parametrize("count", [2, 4])
+@pytest.mark.parametrize("count", [2, 3])
 def test_every_worker_gets_the_exact_auc_of_unequal_and_empty_shards(count):
     x, y = w.whole_set(count)
     expected = auc_interval(x.sum(1) + 1, y)

@@ -91,7 +91,7 @@ def test_the_study_cut_down_shows_the_papers_directions(cifar10, tmp_path):
         p.name.split("-eta")[0]: RunFolder(p).records()[-1].rounds
         for p in folder.glob("runs/k16-*")
     }
-    assert rounds["k16-i1"] == 8 * rounds["k16-i8"] == 64 * rounds["k16-i64"]
+    assert rounds["k16-i1"] == 8 * rounds["k16-i8"] == 32 * rounds["k16-i32"]
     assert rounds["k16-i8x3"] < rounds["k16-i8"]
     bce = RunFolder(next(folder.glob("runs/bce-k16-*"))).records()
     assert bce[-1].rounds >= bce[-1].step  # a message at every step

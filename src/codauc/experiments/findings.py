@@ -35,7 +35,7 @@ class Finding(NamedTuple):
 def findings(study: Study, results: Results) -> list[Finding]:
     """All that can be said of a study's runs."""
     found: list[Finding | None] = [_fewer(results, workers) for workers in WORKERS[1:]]
-    found += [_harmless(results, every) for every in HARMLESS]
+    found += [_harmless(results, every) for every in HARMLESS if every in study.size.periods]
     found += [_largest_loses(study, results)]
     found += [_limit(study, results, workers) for workers in (16, 4)]
     found += [_trade_off(study, results), _soonest(results)]
@@ -89,16 +89,14 @@ def _harmless(results: Results, every: int) -> Finding:
 
 
 def _largest_loses(study: Study, results: Results) -> Finding | None:
-    largest = study.size.periods[-1]
-    if largest == HARMLESS[-1]:
+    largest, small = study.size.periods[-1], Point(16, HARMLESS[-1])
+    if small.sync_every not in study.size.periods:
         return None
-    naive = Point(16, 1)
-    losses = [results.loss(Point(16, i), naive) for i in (HARMLESS[-1], largest)]
+    loss = results.loss(Point(16, largest), Point(16, 1))
+    more = results.loss(Point(16, largest), small)
     text, holds = "-", None
-    if losses[0] is not None and losses[1] is not None:
-        more = results.loss(Point(16, largest), Point(16, HARMLESS[-1]))
-        assert more is not None
-        text = f"{losses[1].text('+.4f')} lost; {more.text('+.4f')} more than with I=64"
+    if loss is not None and more is not None:
+        text = f"{loss.text('+.4f')} lost; {more.text('+.4f')} more than with I=64"
         holds = more.mean > 0
     return Finding(
         f"Too large an I costs AUC: K=16, I={largest}", "loses more than I=64", text, holds
