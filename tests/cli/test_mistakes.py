@@ -26,6 +26,8 @@ T = ("--target", "fraud", "--positive", "yes")
         (["train", "{table}", *T, "--model-arguments", "width=3"], "did you mean 'widths'?"),
         (["train", "{table}", *T, "--recipe", "papre"], "did you mean 'paper'?"),
         (["train", "{table}", *T, "--sync-every", "often"], "theorem, growing, once"),
+        (["train", "{table}", *T, "--sync-every", "growing:0"], "expected a number of steps"),
+        (["train", "{table}", *T, "--watch", "test"], "must not choose the model"),
         (["train", "{table}", *T, "--workers", "0"], "workers=0"),
         (["train", "{table}", *T, "--workers", "2", "--simulate", "2"], "one of them"),
         (["train", "{few}", *T, "--simulate", "12", "--quiet"], "at most 9 workers"),

@@ -9,11 +9,12 @@ import torch
 from torch import nn
 
 import codauc
-from codauc.models import MLP, ConvNet, ResNet18, ResNet20, ResNet50, TabularNet, build
+from codauc.models import MLP, ConvNet, PatchNet, ResNet18, ResNet20, ResNet50, TabularNet, build
 
 OWN = {  # of each network by name: arguments, and the shape of two samples
     "convnet": ({"in_channels": 3, "widths": (4, 8)}, (2, 3, 32, 32)),
     "mlp": ({"inputs": 6, "widths": (5,)}, (2, 6)),
+    "patchnet": ({"widths": (4, 8), "patch": 2}, (2, 3, 16, 8)),
     "resnet18": ({}, (2, 3, 32, 32)),
     "resnet20": ({"in_channels": 1}, (2, 1, 16, 16)),
     "resnet50": ({}, (2, 3, 32, 32)),
@@ -36,6 +37,29 @@ def test_convnet_gives_one_logit_per_image_and_output(side, outputs, shape):
 @pytest.mark.parametrize("widths", [(), (5,), [5, 6]])
 def test_mlp_gives_one_logit_per_sample_and_output(outputs, shape, widths):
     assert MLP(6, widths, outputs)(torch.zeros(4, 2, 3)).shape == shape
+
+
+@pytest.mark.parametrize(("patch", "side"), [(4, 32), (2, 48)])
+def test_patchnet_is_convolutions_whose_stride_is_their_size(patch, side):
+    torch.manual_seed(0)
+    model = PatchNet(widths=(5, 6, 7), patch=patch).double()
+    x = torch.randn(4, 3, side, side, dtype=torch.float64)
+    found, size = x, patch
+    for layer in (*model.layers, model.head):
+        inputs = layer.in_features // size**2
+        if layer is model.layers[0]:
+            weight = layer.weight.view(-1, inputs, size, size)
+        else:
+            weight = layer.weight.view(-1, size, size, inputs).permute(0, 3, 1, 2)
+        found = nn.functional.conv2d(found, weight, layer.bias, stride=size)
+        found = found if layer is model.head else found.relu()
+        size = 2
+    torch.testing.assert_close(model(x), found.mean(dim=(2, 3)).flatten())
+
+
+def test_patchnet_refuses_sides_that_leave_a_rest():
+    with pytest.raises(ValueError, match="multiples of 32"):
+        PatchNet()(torch.zeros(2, 3, 48, 32))
 
 
 @pytest.mark.parametrize("outputs", [1, 2])

@@ -48,7 +48,13 @@ def test_the_papers_recipe_is_the_papers():
 
 @pytest.mark.parametrize(
     ("every", "periods"),
-    [(5, [5, 5]), ("growing", [8, 24]), ("theorem", [15, 15]), (None, [32, 32])],
+    [
+        (5, [5, 5]),
+        ("growing", [8, 24]),
+        ("growing:5", [5, 15]),
+        ("theorem", [15, 15]),
+        (None, [32, 32]),
+    ],
 )
 def test_periods(every, periods):
     recipe = resolve(RecipeSettings(stages=2, warm_start=0.0), 4, TABLE)

@@ -9,6 +9,7 @@ import codauc
 from codauc.config import CommunicationSettings, DataSettings, RecipeSettings, RunSettings
 from codauc.data.opening import open_data
 from codauc.making import settle
+from codauc.runs import RunFolder
 from codauc.trainer import fit
 from codauc.watching import Window
 
@@ -31,6 +32,30 @@ def settings_of(source, recipe=None, **communication):
         ),
         communication=CommunicationSettings(**communication),
     )
+
+
+def test_the_watched_test_set_holds_nothing_out_and_chooses_nothing(source):
+    settings = settings_of(source, recipe={"select": "last"}).with_changes("data", watch="test")
+    opened = open_data(settings.data, codauc.launch(lambda group: group, simulate=True)[0])
+    assert opened.validation is opened.test
+    assert opened.train.samples + opened.test.samples == 600
+    chosen = settings.with_changes("recipe", select="best")
+    with pytest.raises(ValueError, match="must not choose the model"):
+        settle(chosen, opened, 1)
+    without = settings.with_changes("data", test_fraction=0.0)
+    with pytest.raises(ValueError, match="has no test set"):
+        codauc.launch(lambda group: open_data(without.data, group), simulate=True)
+
+
+def test_curves_on_the_test_set_end_with_the_test_auc(source, tmp_path):
+    settings = settings_of(source, recipe={"select": "last", "average": "none"})
+    summary = codauc.train(settings.with_changes("data", watch="test"), tmp_path)
+    last = RunFolder(tmp_path).records()[-1]
+    assert summary["test_auc"] == last.auc
+    assert summary["validation_samples"] == 0
+    page = (tmp_path / "report.html").read_text()
+    assert "Test AUC against iterations" in page
+    assert "Validation AUC" not in page
 
 
 def work(group, settings, wish=lambda _: False):
