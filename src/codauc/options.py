@@ -286,6 +286,7 @@ def _reproduce(commands: Any) -> None:
     command.add_argument("--out", type=Path, metavar="DIR", default=Path("runs/reproduce"), help="runs and results (runs/reproduce)")  # fmt: skip
     command.add_argument("--jobs", type=int, metavar="N", help="runs side by side (one a core)")
     command.add_argument("--seeds", type=int, metavar="N", help="runs of each configuration (3; at 50%% one)")  # fmt: skip
+    command.add_argument("--lr", type=float, metavar="ETA", help="the first stage's step size, instead of tuning it")  # fmt: skip
     command.add_argument("--pretrained", metavar="FILE", help="weights to begin with; the paper's are torchvision's of resnet50")  # fmt: skip
     command.add_argument("--device", default="cpu", metavar="DEVICE", help="cpu, cuda, ... (cpu)")
     command.add_argument("--processes", action="store_true", help="a process for each worker, not one for all of a run")  # fmt: skip

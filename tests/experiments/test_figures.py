@@ -102,10 +102,10 @@ def test_a_figure_without_a_finding_has_one_seed_unless_told(tmp_path):
     def seeds(**told):
         made = Reproduction(SMALL, figures(71), tmp_path, **told)
         tasks = made.tasks({"auc": TUNED, "bce": TUNED})
-        return [sum(t.name.startswith(p) for t in tasks) for p in ("k16-i64-", "k16-i64x3-")]
+        return [sum(t.name.startswith(p) for t in tasks) for p in ("k16-i64-", "k16-i64x3-", "bce")]
 
-    assert seeds() == [3, 1]
-    assert seeds(seeds=2) == [2, 2]
+    assert seeds() == [3, 1, 1]
+    assert seeds(seeds=2) == [2, 2, 2]
 
 
 def grid(**aucs):
@@ -121,6 +121,15 @@ def test_the_grid_is_extended_until_its_best_is_inside():
     assert tuning.extension(SMALL, found | grid(_0_9=0.75)) == []  # 2.7 would be refused
     low = grid(_0_1=0.5, _0_01=0.6, _0_001=0.7)
     assert tuning.extension(SMALL, low) == [Tuned(2048, 0.000333)]
+
+
+def test_a_step_size_that_is_said_is_not_tuned(tmp_path):
+    study = Study("cifar10", 71, source="somewhere", lr=1.5)
+    assert tuning.grid(study) == [Tuned(2048, 1.5)]
+    made = Reproduction(study, ("workers",), tmp_path)
+    assert made.folder.name == "cifar10-71-small-eta1.5"
+    with pytest.raises(ValueError, match=r"at most 2\.45"):
+        Study("cifar10", 71, lr=2.5)
 
 
 def test_intervals_are_students():

@@ -102,6 +102,7 @@ def _made(options: dict[str, Any]) -> Reproduction:
         pretrained=None if pretrained in (None, "none") else str(Path(pretrained).absolute()),
         device=options["device"],
         processes=options["processes"] or options["plan"],
+        lr=options["lr"],
     )
     quiet = options["quiet"] or options["json"]
     return Reproduction(
@@ -119,6 +120,7 @@ def _link(options: dict[str, Any]) -> Link:
 def _shown(made: Reproduction, chosen: Any, options: dict[str, Any]) -> Shown:
     link = _link(options)
     archive, scale = DATA[made.study.data].archive, made.study.scale
+    lr = "" if made.study.lr is None else f" --lr {made.study.lr:g}"
     return Shown(
         study=made.study,
         panels=panels(made.study, made.wanted),
@@ -128,7 +130,7 @@ def _shown(made: Reproduction, chosen: Any, options: dict[str, Any]) -> Shown:
         link=link,
         step_seconds=made.step_seconds(chosen),
         commits=made.commits(chosen),
-        command=f"codauc reproduce {options['name']} --data {archive} --scale {scale}",
+        command=f"codauc reproduce {options['name']} --data {archive} --scale {scale}{lr}",
         whole=made.wanted == figures(made.study.percent),
     )
 

@@ -72,7 +72,8 @@ def points(study: Study, wanted: Sequence[str]) -> dict[Point, bool]:
         some = _PANELS[name](study).points if name in _PANELS else ()
         for point in (*some, *(_TABLES[name](study) if name in _TABLES else ())):
             found.setdefault(Point(1), True)
-            found[point] = found.get(point, False) or name != "growing"
+            rests = name != "growing" and point.objective == "auc"
+            found[point] = found.get(point, False) or rests
     return found
 
 
@@ -93,7 +94,7 @@ class Reproduction:
         self.seeds = range(seeds or SEEDS[study.percent])
         self.all_seeds = seeds is not None
         self.jobs = jobs or (1 if study.processes else len(os.sched_getaffinity(0)))
-        self.folder = out / f"{study.name}-{study.scale}"
+        self.folder = out / study.folder
         self.points = points(study, wanted)
         self.quiet = quiet
         self._tasks: dict[str, Task] = {}  # all that are known by now
@@ -201,6 +202,8 @@ class Reproduction:
     def _tune(self) -> tuple[dict[str, Tuned], list[Failure]]:
         """Try the grid, and more where the best is at its edge."""
         tried = dict.fromkeys(self.objectives, tuning.grid(self.study))
+        if all(len(grid) == 1 and self.study.lr is not None for grid in tried.values()):
+            return {name: grid[0] for name, grid in tried.items()}, []
         found: dict[str, dict[Tuned, float]] = {}
         while any(tried.values()):
             tasks = [t for name, some in tried.items() for t in self._tuning(some, name)]

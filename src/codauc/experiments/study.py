@@ -98,15 +98,26 @@ class Study:
     pretrained: str | None = None
     device: str = "cpu"
     processes: bool = False  # a process for each worker, not one for all
+    lr: float | None = None  # eta_0, where it is not to be tuned
 
     def __post_init__(self) -> None:
         choice("data", self.data, tuple(DATA))
         choice("scale", self.scale, tuple(SCALES))
+        if self.lr is not None and not 0 < self.lr <= self.largest_lr:
+            raise ValueError(
+                f"lr={self.lr:g}: expected above 0 and at most {self.largest_lr:.3g}, 1/(2p(1-p)), "
+                "above which alpha may diverge."
+            )
 
     @property
     def name(self) -> str:
         """As it is typed."""
         return f"{self.data}-{self.percent}"
+
+    @property
+    def folder(self) -> str:
+        """For its directory."""
+        return f"{self.name}-{self.scale}" + ("" if self.lr is None else f"-eta{self.lr:g}")
 
     @property
     def title(self) -> str:

@@ -14,8 +14,9 @@ _MOST = 4  # extensions in one direction
 
 
 def grid(study: Study) -> list[Tuned]:
-    """What is tried first: the paper's."""
-    return [Tuned(steps, lr) for steps in study.size.steps for lr in study.size.lrs]
+    """What is tried first: the paper's, or what was said."""
+    lrs = study.size.lrs if study.lr is None else (study.lr,)
+    return [Tuned(steps, lr) for steps in study.size.steps for lr in lrs]
 
 
 def best(found: Mapping[Tuned, float]) -> Tuned:
@@ -29,6 +30,8 @@ def best(found: Mapping[Tuned, float]) -> Tuned:
 
 def extension(study: Study, found: Mapping[Tuned, float]) -> list[Tuned]:
     """What is to be tried next: nothing, unless the best eta_0 is at an edge of those tried."""
+    if study.lr is not None:
+        return []
     chosen = best(found)
     lrs = sorted(tuned.lr for tuned in found if tuned.steps == chosen.steps)
     if chosen.lr == lrs[-1]:
