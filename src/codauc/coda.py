@@ -142,6 +142,29 @@ class CoDA:
             self.averager.inner = self.group.machine()
         return self._run(stage, source)
 
+    def estimate(self, batches: Iterable[Any], samples: int = 1024) -> None:
+        """Give a, b and alpha their optimum for the weights as they are, as a stage's end does.
+
+        All workers call it, between stages; before the first one it spares a fresh network the
+        time in which a = b = 0 pushes all its scores alike to 0.
+        """
+        if self.current is not None:
+            raise RuntimeError("estimate(...) within a stage: call it before a stage, or after.")
+        samples = whole("samples", samples, least=1, remedy="a, b and alpha come from samples")
+        self._estimate(endless(batches), samples, estimate_ab=True)
+
+    def _estimate(self, batches: Iterator[Any], samples: int, *, estimate_ab: bool) -> None:
+        estimate_dual(
+            self.opt,
+            self.group,
+            batches,
+            samples,
+            self.dual,
+            self.forward,
+            self._modes,
+            estimate_ab,
+        )
+
     def _run(self, stage: Stage, batches: Iterator[Batch]) -> Iterator[Batch]:
         if not self.closed:
             first_look(self.opt.loss, self.group, batches, self._labels)
@@ -164,16 +187,7 @@ class CoDA:
             self.averager.round(closing=True)
             self.closed = True
             check_ratio(self.opt.loss)
-        estimate_dual(
-            self.opt,
-            self.group,
-            batches,
-            stage.dual_samples,
-            self.dual,
-            self.forward,
-            self._modes,
-            stage.estimate_ab,
-        )
+        self._estimate(batches, stage.dual_samples, estimate_ab=stage.estimate_ab)
         self.current = None
         self.stages_done += 1
 

@@ -26,6 +26,7 @@ WATCHES = ("validation", "test")
 AVERAGES = ("window", "stage", "none")
 PERIODS = ("theorem", "growing", "once")
 NOT_FINITE = ("reduce", "stop")
+STARTS = ("zero", "estimate")
 _GROWING = 8  # the first stage's I, if it grows
 
 
@@ -123,6 +124,7 @@ class RecipeSettings:
     one that is not worse than the best by more than its standard error, "best" the best, "last"
     the last. `average` is what is evaluated: the mean of the models since the last evaluation
     ("window"), a stage's last model ("none"), or, when it ends, the mean of its iterates ("stage").
+    `start` is what a, b and alpha are at the beginning: 0, or the estimate for the first weights.
     """
 
     name: str = "default"
@@ -145,6 +147,7 @@ class RecipeSettings:
     evaluations: int | None = None
     dual_samples: int | None = None
     initial_bias: bool | None = None
+    start: str | None = None
 
     def __post_init__(self) -> None:
         _check_types(self)
@@ -187,6 +190,7 @@ class Recipe(RecipeSettings):
     evaluations: int = 25
     dual_samples: int = 1024
     initial_bias: bool = True
+    start: str = "zero"
 
 
 _RECIPE_CHOICES = {
@@ -194,6 +198,7 @@ _RECIPE_CHOICES = {
     "schedule": SCHEDULES,
     "select": CHOICES,
     "average": AVERAGES,
+    "start": STARTS,
 }
 _RECIPE_COUNTS = {
     "batch_size": (1, "use for example 128"),

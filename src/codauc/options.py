@@ -20,6 +20,7 @@ from codauc.config import (
     PERIODS,
     RECIPES,
     SCHEDULES,
+    STARTS,
     WATCHES,
     DemoSettings,
     RecipeSettings,
@@ -72,6 +73,7 @@ _SETTINGS: dict[str, list[tuple[str, str, str, Any, str | None, str]]] = {
         ("--warm-start", "recipe", "warm_start", float, "SHARE", "share of all steps with cross-entropy first (0.3; 0: none)"),
         ("--balance", "recipe", "balance", float, "SHARE", "least share of either class in a batch (0: the data's own)"),
         ("--mix", "recipe", "mix", float, "LAMBDA", "cross-entropy added to the min-max objective (positives/1000, at most 1; paper: 0)"),
+        ("--start", "recipe", "start", str, "|".join(STARTS), "a, b and alpha at the beginning: 0 as in the paper, or estimated for the first weights (zero)"),
         ("--schedule", "recipe", "schedule", str, "|".join(SCHEDULES), "how the step size falls (cosine)"),
         ("--average", "recipe", "average", str, "|".join(AVERAGES), "which mean of models is evaluated (window; images: none; paper: stage)"),
         ("--select", "recipe", "select", str, "|".join(CHOICES), "which model is kept (steady)"),
@@ -287,6 +289,7 @@ def _reproduce(commands: Any) -> None:
     command.add_argument("--jobs", type=int, metavar="N", help="runs side by side (one a core)")
     command.add_argument("--seeds", type=int, metavar="N", help="runs of each configuration (3; at 50%% one)")  # fmt: skip
     command.add_argument("--lr", type=float, metavar="ETA", help="the first stage's step size, instead of tuning it")  # fmt: skip
+    command.add_argument("--start", metavar="|".join(STARTS), choices=STARTS, default="zero", help="a, b and alpha at the beginning (zero, as in the paper)")  # fmt: skip
     command.add_argument("--pretrained", metavar="FILE", help="weights to begin with; the paper's are torchvision's of resnet50")  # fmt: skip
     command.add_argument("--device", default="cpu", metavar="DEVICE", help="cpu, cuda, ... (cpu)")
     command.add_argument("--processes", action="store_true", help="a process for each worker, not one for all of a run")  # fmt: skip

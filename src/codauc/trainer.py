@@ -212,6 +212,8 @@ class _Run:
         """All stages; then the model that is kept."""
         for callback in self.callbacks:
             callback.on_start(self.settings, self.plan.steps)
+        if self.recipe.start == "estimate" and self.coda.current is None and not self.step:
+            self.coda.estimate(self.batches, self.recipe.dual_samples)
         self._remember()
         interrupted = False
         while self.coda.stages_done < len(self.plan.stages) and not interrupted:

@@ -81,7 +81,7 @@ def test_the_study_cut_down_shows_the_papers_directions(cifar10, tmp_path):
     assert ended.returncode == 0, ended.stderr
     verdicts = {f["claim"]: f for f in json.loads(ended.stdout)}
     told = [f"{f['claim']}: {f['measured']}" for f in verdicts.values()]
-    for claim in ("K=4 (I=8) against K=1", "K=16 (I=8) against K=1", "K=16, I=8 against I=1"):
+    for claim in ("K=4, I=1 against K=1", "K=16, I=1 against K=1", "K=16, I=8 against I=1"):
         (holds,) = [f["holds"] for name, f in verdicts.items() if claim in name]
         assert holds, told
     folder = out / "cifar10-71-tiny"

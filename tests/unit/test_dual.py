@@ -58,6 +58,30 @@ def launch(function, workers):
     return codauc.launch(function, workers=workers, simulate=True)
 
 
+def test_before_the_first_stage_a_b_and_alpha_become_those_of_the_first_weights():
+    def begin(group):
+        source = Source(group.rank, [1, 0, 0])
+        model = nn.Linear(3, 1).to(DTYPE)
+        loss = codauc.MinMaxAUCLoss(0.4).double()
+        opt = codauc.PPDSG(model, loss, lr=0.3, gamma=2.0)
+        coda = codauc.CoDA(opt, group)
+        coda.estimate(source, samples=12)
+        stage = codauc.constant(0.3, STEPS, sync_every=2)[0]
+        next(coda.stage(stage, source))
+        with pytest.raises(RuntimeError, match="within a stage"):
+            coda.estimate(source)
+        xs, ys = zip(*source.drawn[:3], strict=True)  # twelve samples are three batches
+        h, y = torch.cat(xs) @ model.weight[0] + model.bias, torch.cat(ys).bool()
+        means = [h.sigmoid()[mask].mean().item() for mask in (y, ~y)]
+        return means, [t.item() for t in (loss.a, loss.b, loss.alpha)], group.ledger.calls("dual")
+
+    results = launch(begin, 3)
+    positive, negative = (sum(means[i] for means, *_ in results) / 3 for i in (0, 1))
+    for _, found, calls in results:
+        assert found == pytest.approx([positive, negative, negative - positive], abs=1e-12)
+        assert calls == 1
+
+
 def class_sums(model, x, y):
     """Sums of h and counts: of the negatives, of the positives."""
     h = model(x).detach().sigmoid().squeeze(1)

@@ -58,6 +58,21 @@ def test_curves_on_the_test_set_end_with_the_test_auc(source, tmp_path):
     assert "Validation AUC" not in page
 
 
+def test_an_estimated_start_has_a_and_b_at_the_mean_scores(source):
+    def distance(start):
+        recipe = {"optimizer": "sgd", "warm_start": 0.0, "balance": 0.0, "mix": 0.0, "lr": 0.5}
+        recipe |= {"schedule": "constant", "average": "none", "steps": 4, "evaluations": 4}
+        recipe |= {"initial_bias": False}
+        settings = settings_of(source, recipe={**recipe, "start": start}, workers=2, simulate=True)
+        settings = settings.with_changes("communication", sync_every=1)
+        first = codauc.launch(lambda g: work(g, settings)[1], workers=2, simulate=True)[0][0]
+        assert first.step == 1
+        return abs(first.a - first.positive_mean) + abs(first.b - first.negative_mean)
+
+    assert distance("estimate") < 0.2
+    assert distance("zero") > 0.5
+
+
 def work(group, settings, wish=lambda _: False):
     opened = open_data(settings.data, group)
     trained = fit(settle(settings, opened, group.size), opened, group, wish=wish)

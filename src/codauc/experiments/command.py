@@ -103,6 +103,7 @@ def _made(options: dict[str, Any]) -> Reproduction:
         device=options["device"],
         processes=options["processes"] or options["plan"],
         lr=options["lr"],
+        start=options["start"],
     )
     quiet = options["quiet"] or options["json"]
     return Reproduction(
@@ -120,7 +121,8 @@ def _link(options: dict[str, Any]) -> Link:
 def _shown(made: Reproduction, chosen: Any, options: dict[str, Any]) -> Shown:
     link = _link(options)
     archive, scale = DATA[made.study.data].archive, made.study.scale
-    lr = "" if made.study.lr is None else f" --lr {made.study.lr:g}"
+    more = "" if made.study.lr is None else f" --lr {made.study.lr:g}"
+    more += " --start estimate" * (made.study.start == "estimate")
     return Shown(
         study=made.study,
         panels=panels(made.study, made.wanted),
@@ -130,7 +132,7 @@ def _shown(made: Reproduction, chosen: Any, options: dict[str, Any]) -> Shown:
         link=link,
         step_seconds=made.step_seconds(chosen),
         commits=made.commits(chosen),
-        command=f"codauc reproduce {options['name']} --data {archive} --scale {scale}{lr}",
+        command=f"codauc reproduce {options['name']} --data {archive} --scale {scale}{more}",
         whole=made.wanted == figures(made.study.percent),
     )
 
@@ -145,10 +147,7 @@ def _told(failed: list[Failure]) -> str:
 
 def _plan(made: Reproduction, say: Say) -> int:
     """Write the configurations of all runs; what was tuned is used as far as it is known."""
-    chosen = {}
-    for name in made.objectives:
-        tried = made.tuned(name)
-        chosen[name] = tuning.best(tried) if tried else tuning.grid(made.study)[0]
+    chosen = {name: made.likely(name) for name in made.objectives}
     tasks = [*made.tuning_tasks(), *made.tasks(chosen)]
     for task in tasks:
         task.out.mkdir(parents=True, exist_ok=True)

@@ -34,7 +34,9 @@ class Finding(NamedTuple):
 
 def findings(study: Study, results: Results) -> list[Finding]:
     """All that can be said of a study's runs."""
-    found: list[Finding | None] = [_fewer(results, workers) for workers in WORKERS[1:]]
+    found: list[Finding | None] = [
+        _fewer(results, Point(workers, every)) for every in (1, FIXED) for workers in WORKERS[1:]
+    ]
     found += [_harmless(results, every) for every in HARMLESS if every in study.size.periods]
     found += [_largest_loses(study, results)]
     found += [_limit(study, results, workers) for workers in (16, 4)]
@@ -55,14 +57,15 @@ def harmless(study: Study, results: Results, workers: int) -> int | None:
     return limit
 
 
-def _fewer(results: Results, workers: int) -> Finding:
-    ratio = results.times_fewer(Point(workers, FIXED), Point(1), "step")
-    least = FEWER[workers]
+def _fewer(results: Results, point: Point) -> Finding:
+    ratio = results.times_fewer(point, Point(1), "step")
+    least, known = FEWER[point.workers], _known(results, point)
+    text = "-" if known is None else "does not reach it"
     return Finding(
-        f"More workers need fewer iterations: K={workers} (I={FIXED}) against K=1",
+        f"More workers need fewer iterations: {point.label} against K=1",
         f"at least {least:g} times fewer to the target",
-        "-" if ratio is None else f"{ratio.text('.2f')} times fewer",
-        _known(results, Point(workers, FIXED)) and (ratio is not None and ratio.mean >= least),
+        text if ratio is None else f"{ratio.text('.2f')} times fewer",
+        known and (ratio is not None and ratio.mean >= least),
     )
 
 

@@ -50,6 +50,7 @@ class Shown:
         stages = f"{study.size.stages} stages, T_s = T_0 3^(s-1), eta_s = eta_0 / 3^(s-1)"
         tuned = self.chosen.get("auc")
         how = "" if tuned is None else f" with T_0 = {tuned.steps} and eta_0 = {tuned.lr:g}"
+        how += ", a, b and alpha estimated before the first step" * (study.start == "estimate")
         return (
             f"{study.title}; {study.size.model}, batch {BATCH} a worker, gamma = {GAMMA:g}, "
             f"{stages}{how}; {most} seed{'s' * (most != 1)}. The target is the final AUC of one "

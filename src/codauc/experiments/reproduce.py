@@ -156,6 +156,10 @@ class Reproduction:
         grid = tuning.grid(self.study)
         return [task for name in self.objectives for task in self._tuning(grid, name)]
 
+    def likely(self, objective: str) -> Tuned:
+        """What will be chosen, as far as it is known."""
+        return tuning.best(self.tuned(objective) or {tuning.grid(self.study)[0]: 0.0})
+
     def _tuning(self, tried: Sequence[Tuned], objective: str) -> list[Task]:
         point = Point(1, objective=objective)
         return [self.task(point, each, 0, tuning=True) for each in tried]
@@ -234,7 +238,7 @@ class Reproduction:
 
     def _guess(self, chosen: Mapping[str, Tuned] | None = None) -> None:
         """Count all runs from the beginning, whatever will be chosen: they are as long."""
-        chosen = chosen or dict.fromkeys(self.objectives, tuning.grid(self.study)[0])
+        chosen = chosen or {name: self.likely(name) for name in self.objectives}
         self._tasks = {name: t for name, t in self._tasks.items() if t.name.startswith("tuning")}
         self._know([*self.tuning_tasks(), *self._timing(chosen), *self.tasks(chosen)])
 

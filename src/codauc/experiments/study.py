@@ -99,6 +99,7 @@ class Study:
     device: str = "cpu"
     processes: bool = False  # a process for each worker, not one for all
     lr: float | None = None  # eta_0, where it is not to be tuned
+    start: str = "zero"  # what a, b and alpha are at the beginning
 
     def __post_init__(self) -> None:
         choice("data", self.data, tuple(DATA))
@@ -117,7 +118,8 @@ class Study:
     @property
     def folder(self) -> str:
         """For its directory."""
-        return f"{self.name}-{self.scale}" + ("" if self.lr is None else f"-eta{self.lr:g}")
+        lr = "" if self.lr is None else f"-eta{self.lr:g}"
+        return f"{self.name}-{self.scale}{lr}{'-estimated' * (self.start == 'estimate')}"
 
     @property
     def title(self) -> str:
@@ -178,6 +180,7 @@ class Study:
             select="last",
             evaluations=self.size.looks,
             initial_bias=False,
+            start=self.start,
         )
 
 
