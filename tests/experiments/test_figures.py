@@ -198,6 +198,14 @@ def test_findings_do_not_hold_where_the_numbers_do_not(points, claim):
     assert verdicts[name] is False
 
 
+@pytest.mark.parametrize("percent", [71, 50])
+@pytest.mark.parametrize("data", ["cifar10", "cifar100", "imagenet"])
+def test_every_finding_is_of_runs_that_the_study_has(data, percent):
+    study = Study(data, percent)
+    run = {point: {0: looks(0.8, 4.0, 64, 1000)} for point in points(study, figures(percent))}
+    assert None not in [each.holds for each in findings(study, Results(run))]
+
+
 def test_what_was_not_run_is_not_said_to_fail():
     found = findings(SMALL, Results({Point(1): {0: looks(0.8, 1.0)}}))
     assert {each.holds for each in found} == {None}
