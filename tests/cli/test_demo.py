@@ -34,7 +34,7 @@ def test_demo_loses_less_than_a_hundredth_of_auc_with_8_times_fewer_rounds(tmp_p
         for r in json.loads((tmp_path / "results.json").read_text())
     }
     naive, coda = rows["NP-PPD-SG", 1], rows["CoDA", 8]
-    assert naive["test_auc"] > 0.88
+    assert naive["test_auc"] > 0.9
     assert coda["test_auc"] > naive["test_auc"] - 0.01
     assert naive["iterations"] == coda["iterations"] == naive["rounds"] == 64 + 192
     assert coda["rounds"] == 8 + 24

@@ -240,6 +240,7 @@ def test_everything_that_is_shown_is_written(tmp_path):
     for name in ("workers", "period", "period-k4", "headline"):
         root = ElementTree.parse(tmp_path / f"{name}.svg").getroot()
         assert len(root.findall("{*}svg")) == 2  # iterations and time; rounds and bytes
+    assert len(ElementTree.parse(tmp_path / "figure.svg").getroot().findall("{*}svg")) == 4
     with (tmp_path / "ends.csv").open() as file:
         ends = list(csv.DictReader(file))
     assert len(ends) == 12 * 3

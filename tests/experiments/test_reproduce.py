@@ -12,6 +12,7 @@ import pytest
 
 from codauc.cli import main
 from codauc.experiments.jobs import Task, run_side_by_side
+from codauc.experiments.reproduce import Reproduction
 from codauc.experiments.study import Point, Study, Tuned
 from codauc.runs import METRICS, RunFolder
 
@@ -37,6 +38,24 @@ def test_what_is_finished_is_not_run_again_and_what_fails_is_named(cifar10, tmp_
     assert (good.out / METRICS).stat().st_mtime_ns == made
 
 
+def test_a_step_size_with_which_a_run_diverges_is_not_chosen(cifar10, tmp_path):
+    study = Study("cifar10", 71, "tiny", source=str(cifar10))
+    made = Reproduction(study, ("tuning",), tmp_path, quiet=True)
+    for lr, auc in ((0.1, 0.7), (0.3, 0.8)):
+        folder = RunFolder(made.task(Point(1), Tuned(64, lr), 0, tuning=True).out)
+        folder.path.mkdir(parents=True)
+        folder.write_summary({"finished": True, "validation_auc": auc})
+    bad = made.task(Point(1), Tuned(64, 0.9), 0, tuning=True)
+    bad = bad._replace(settings=bad.settings.with_changes("safety", not_finite="stop"))
+    bad = bad._replace(settings=bad.settings.with_changes("recipe", lr=0.9, name="bce", mix=0.0))
+    bad = bad._replace(settings=bad.settings.with_changes("recipe", warm_start=1.0))
+    (failure,) = run_side_by_side([bad], jobs=1)  # cross-entropy does diverge with it here
+    assert "not finite" in failure.reason
+    assert run_side_by_side([bad], jobs=1) == [failure]  # at once
+    assert made.tuned("auc") == {Tuned(64, 0.1): 0.7, Tuned(64, 0.3): 0.8, Tuned(64, 0.9): 0.0}
+    assert made.likely("auc") == Tuned(64, 0.3)
+
+
 def alive(out):
     """The processes that work in a directory."""
     found = []
@@ -49,13 +68,15 @@ def alive(out):
     return found
 
 
-def begun(out, deadline):
+def begun(out, process, seconds=300):
     """Wait until a run with several workers has looked at the test set."""
-    while time.monotonic() < deadline:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline and process.poll() is None:
         if any(path.stat().st_size for path in out.glob("*/runs/k4*/metrics.jsonl")):
             return
         time.sleep(0.2)
-    raise AssertionError("no run has begun")
+    process.kill()
+    raise AssertionError(f"no run has begun: {process.communicate()}")
 
 
 @pytest.mark.timeout(900)
@@ -66,7 +87,7 @@ def test_the_study_cut_down_shows_the_papers_directions(cifar10, tmp_path):
     command = [str(part) for part in (*command, "--out", out, "--json")]
     for number, code in ((signal.SIGINT, 130), (signal.SIGKILL, -signal.SIGKILL)):
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        begun(out, time.monotonic() + 300)
+        begun(out, process)
         process.send_signal(number)
         _, said = process.communicate(timeout=90)
         assert process.returncode == code

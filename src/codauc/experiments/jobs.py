@@ -26,6 +26,7 @@ _POLL = 0.5  # seconds
 _PATIENCE = 60.0  # seconds in which a run that is asked to leave saves its state
 _TAIL = 4096  # bytes, in which the last record begins
 _LEFT = 3  # the exit code of a run that was asked to leave
+_DIVERGED = "diverged.txt"
 
 
 class Task(NamedTuple):
@@ -45,6 +46,12 @@ class Task(NamedTuple):
     def done(self) -> bool:
         """Whether it is finished."""
         return RunFolder(self.out).finished
+
+    @property
+    def diverged(self) -> str:
+        """Why it came to no end and never will: its numbers are not finite; "" if they are."""
+        path = self.out / _DIVERGED
+        return path.read_text(encoding="utf-8") if path.exists() else ""
 
     @property
     def done_work(self) -> int:
@@ -67,12 +74,14 @@ def run_side_by_side(
 ) -> list[Failure]:
     """Run what is not finished, at most `jobs` at a time, in this order; return what failed.
 
+    A run that has diverged would do so again: it fails without being run.
+
     `told` is called with the running ones twice a second. On Ctrl-C and SIGTERM the running ones
     save their states, and KeyboardInterrupt is raised; called again, they go on from there.
     """
-    waiting = [task for task in tasks if not task.done]
+    waiting = [task for task in tasks if not task.done and not task.diverged]
     running: dict[BaseProcess, Task] = {}
-    failed: list[Failure] = []
+    failed = [Failure(task.name, task.diverged) for task in tasks if task.diverged]
     with _leaving(running):
         while waiting or running:
             while waiting and len(running) < jobs:
@@ -114,6 +123,7 @@ def _run(task: Task, parent: int, made_by: dict[str, Any]) -> None:
     os.dup2(log.fileno(), 2)
     import torch
 
+    from codauc.averaging import NotFiniteError
     from codauc.running import train
 
     torch.set_num_threads(1)
@@ -121,13 +131,18 @@ def _run(task: Task, parent: int, made_by: dict[str, Any]) -> None:
         (task.out / MADE_BY).write_text(json.dumps(made_by), encoding="utf-8")
     try:
         summary = train(task.settings, task.out, resume=True)
-    except (ValueError, OSError, RuntimeError, MemoryError, ArithmeticError) as error:
+    except NotFiniteError as error:
+        (task.out / _DIVERGED).write_text(str(error), encoding="utf-8")
+        sys.exit(1)
+    except (ValueError, OSError, RuntimeError, MemoryError) as error:
         print(f"{type(error).__name__}: {error}", file=log)
         sys.exit(1)
     sys.exit(0 if summary.get("finished") else _LEFT)
 
 
 def _reason(task: Task, code: int | None) -> str:
+    if task.diverged:
+        return task.diverged
     if code == _LEFT:
         return "it was asked to leave"
     if code is not None and code < 0:

@@ -19,6 +19,7 @@ from codauc.report.html import document, escape, figure, grid, html_table, secti
 from codauc.writing import whole_file
 
 PAGE, TEXT = "index.html", "README.md"
+_FIGURE = ("workers", "period")  # the panels (a) and (b) of the paper's figures, in a row
 _FINDINGS = ["finding", "expected", "measured", "verdict"]
 
 
@@ -71,11 +72,15 @@ class Shown:
 def write(shown: Shown, folder: Path) -> list[Path]:
     """Write everything into `folder`; return what people look at first."""
     folder.mkdir(parents=True, exist_ok=True)
-    for panel in shown.panels:
-        pictures = charts(panel, shown.results, shown.link)
+    drawn = {panel: charts(panel, shown.results, shown.link) for panel in shown.panels}
+    for panel, pictures in drawn.items():
         if pictures:
             title = f"{shown.study.title}. {panel.title}"
             _save(folder / f"{panel.name}.svg", side_by_side(title, pictures))
+    row = [each for panel, some in drawn.items() if panel.name in _FIGURE for each in some]
+    if len(row) == 2 * len(_FIGURE):
+        title = f"{shown.study.title}. (a) Fix I, vary K. (b) Fix K, vary I."
+        _save(folder / "figure.svg", side_by_side(title, row))
     bars = cost_bars(shown.results)
     if bars:
         _save(folder / "headline.svg", side_by_side(_headline(shown), bars))

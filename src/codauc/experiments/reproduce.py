@@ -212,7 +212,8 @@ class Reproduction:
         while any(tried.values()):
             tasks = [t for name, some in tried.items() for t in self._tuning(some, name)]
             failed = self._work(tasks)
-            if failed:
+            diverged = {task.name for task in tasks if task.diverged}  # and so are not chosen
+            if {failure.name for failure in failed} - diverged:
                 return {}, failed
             found = {name: self.tuned(name) for name in tried}
             tried = {
@@ -265,8 +266,10 @@ class Reproduction:
 
 
 def _final(task: Task) -> float | None:
-    """The AUC at a run's end; None if it has not come to it."""
+    """The AUC at a run's end, 0 if it diverged; None if it has not come to it."""
     folder = RunFolder(task.out)
+    if task.diverged:
+        return 0.0
     return float(folder.summary()["validation_auc"]) if folder.finished else None
 
 
