@@ -293,8 +293,8 @@ def _reproduce(commands: Any) -> None:
     command.add_argument("--pretrained", metavar="FILE", help="weights to begin with; the paper's are torchvision's of resnet50")  # fmt: skip
     command.add_argument("--device", default="cpu", metavar="DEVICE", help="cpu, cuda, ... (cpu)")
     command.add_argument("--processes", action="store_true", help="a process for each worker, not one for all of a run")  # fmt: skip
-    command.add_argument("--latency", type=float, default=1.0, metavar="MS", help="of the modelled link, in milliseconds (1)")  # fmt: skip
-    command.add_argument("--bandwidth", type=float, default=1000.0, metavar="MBIT", help="of the modelled link, in Mbit/s (1000)")  # fmt: skip
+    command.add_argument("--latency", type=float, default=0.1, metavar="MS", help="of the modelled link, in milliseconds (0.1)")  # fmt: skip
+    command.add_argument("--bandwidth", type=float, default=10000.0, metavar="MBIT", help="of the modelled link, in Mbit/s (10000)")  # fmt: skip
     command.add_argument("--plan", action="store_true", help="write every configuration and print how to run it on a cluster")  # fmt: skip
     command.add_argument("--dry-run", action="store_true", help="train each configuration for a few steps")  # fmt: skip
     _output(command)

@@ -11,6 +11,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, fields
 from typing import Any, NoReturn
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
@@ -223,13 +224,13 @@ class _Run:
                 interrupted = self.coda.asked("stop")
                 if interrupted:
                     self.coda.finish(self.batches)
+                self._look(number, stage_end=True)
             except NotFiniteError as error:
                 self._go_back(error)
                 continue
             except GroupError:
                 self._leave_as_it_is()
                 raise
-            self._look(number, stage_end=True)
             self.looked = self.step
             self._remember()
             whole = self.opt.steps == self.plan.stages[number].steps
@@ -329,6 +330,8 @@ class _Run:
         with nullcontext() if self.window is None else self.window.as_weights():
             scores, drift = self.watch.look(self.coda.drift)
             labels = self.watch.labels
+            if np.isnan(scores).any():
+                raise NotFiniteError("scores are not numbers: lower the step size.")
             auc = auc_interval(scores, labels)
             if self.selection.offer(self.step, auc.value, scores, labels):
                 for callback in self.callbacks:

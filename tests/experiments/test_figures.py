@@ -10,7 +10,7 @@ from codauc.experiments import tables, tuning
 from codauc.experiments.findings import findings, harmless
 from codauc.experiments.output import Shown, write
 from codauc.experiments.reproduce import Reproduction, catalogue, figures, panels, points
-from codauc.experiments.results import Link, Results, Seen, estimate
+from codauc.experiments.results import Link, Results, Seen, estimate, estimate_positive
 from codauc.experiments.study import Point, Study, Tuned
 from codauc.recipes import Facts, plan, resolve
 
@@ -135,6 +135,9 @@ def test_a_step_size_that_is_said_is_not_tuned(tmp_path):
 def test_intervals_are_students():
     found = estimate([0.70, 0.72, 0.74])
     half = 4.303 * 0.02 / math.sqrt(3)
+    ratios = estimate_positive([2.0, 4.0, 8.0])
+    assert ratios.mean == pytest.approx(4.0)
+    assert 0 < ratios.low < 2 < 8 < ratios.high
     assert found.mean == pytest.approx(0.72)
     assert (found.low, found.high) == pytest.approx((0.72 - half, 0.72 + half))
 
@@ -203,7 +206,9 @@ def test_findings_do_not_hold_where_the_numbers_do_not(points, claim):
 def test_every_finding_is_of_runs_that_the_study_has(data, percent):
     study = Study(data, percent)
     run = {point: {0: looks(0.8, 4.0, 64, 1000)} for point in points(study, figures(percent))}
-    assert None not in [each.holds for each in findings(study, Results(run))]
+    found = findings(study, Results(run))
+    assert None not in [each.holds for each in found]
+    assert any("Too large" in each.claim for each in found) == (data != "imagenet")
 
 
 def test_what_was_not_run_is_not_said_to_fail():

@@ -68,6 +68,11 @@ def alive(out):
     return found
 
 
+def listen():
+    """Let a child hear SIGINT even where the parent ignores it, as background jobs do."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def begun(out, process, seconds=300):
     """Wait until a run with several workers has looked at the test set."""
     deadline = time.monotonic() + seconds
@@ -86,7 +91,9 @@ def test_the_study_cut_down_shows_the_papers_directions(cifar10, tmp_path):
     command = [*COMMAND, "cifar10-71", "--data", cifar10, "--scale", "tiny", "--seeds", "1"]
     command = [str(part) for part in (*command, "--out", out, "--json")]
     for number, code in ((signal.SIGINT, 130), (signal.SIGKILL, -signal.SIGKILL)):
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=listen
+        )
         begun(out, process)
         process.send_signal(number)
         _, said = process.communicate(timeout=90)
@@ -162,6 +169,7 @@ def test_a_plan_says_how_to_run_everything_elsewhere(cifar10, tmp_path, capsys):
         path = line.split("--config ")[1].split()[0]
         assert "nproc" not in line or "simulate = false" in Path(path).read_text()
     assert "6 configurations" in told
+    assert len({line.split("--config ")[1].split()[0] for line in commands}) == 6
 
 
 @pytest.mark.parametrize(

@@ -37,24 +37,25 @@ def reproduce(options: dict[str, Any], say: Say) -> int:
         say("\n".join(_listed()))
         return 0
     made = _made(options)
-    if options["plan"]:
-        return _plan(made, say)
     if options["dry_run"]:
         return _try(made, options, say)
-    if made.study.scale == "paper" and made.study.pretrained is None:
+    if made.study.scale == "paper" and options["pretrained"] is None:
         raise ValueError(
             "--scale paper without --pretrained: expected the file of torchvision's resnet50 "
             "weights, with which the paper begins; or --pretrained none to begin with random ones."
         )
+    made.claim()
+    if options["plan"]:
+        return _plan(made, say)
     try:
         chosen, failed = made.run()
     except KeyboardInterrupt:
-        note(f"Interrupted; all runs are saved in {made.folder}. Go on with the same command.")
+        note(f"Interrupted; the runs are kept in {made.folder}. Go on with the same command.")
         return 130
     if not chosen:
-        say(_told(failed))
+        note(_told(failed))
         return 1
-    shown = _shown(made, chosen, options)
+    shown = _shown(made, options)
     pages = write(shown, made.folder)
     if options["json"]:
         say(json.dumps([finding._asdict() for finding in shown.found]))
@@ -105,9 +106,16 @@ def _made(options: dict[str, Any]) -> Reproduction:
         lr=options["lr"],
         start=options["start"],
     )
-    quiet = options["quiet"] or options["json"]
+    if study.pretrained is not None and not Path(study.pretrained).is_file():
+        raise ValueError(f"--pretrained {pretrained} is no file: expected weights, or none.")
     return Reproduction(
-        study, wanted, options["out"], seeds=options["seeds"], jobs=options["jobs"], quiet=quiet
+        study,
+        wanted,
+        options["out"],
+        seeds=options["seeds"],
+        jobs=options["jobs"],
+        quiet=options["quiet"] or options["json"],
+        name=options["name"],
     )
 
 
@@ -118,23 +126,39 @@ def _link(options: dict[str, Any]) -> Link:
     return Link(latency / 1e3, bandwidth * 125e3)
 
 
-def _shown(made: Reproduction, chosen: Any, options: dict[str, Any]) -> Shown:
-    link = _link(options)
-    archive, scale = DATA[made.study.data].archive, made.study.scale
-    more = "" if made.study.lr is None else f" --lr {made.study.lr:g}"
-    more += " --start estimate" * (made.study.start == "estimate")
+def _shown(made: Reproduction, options: dict[str, Any]) -> Shown:
+    """Everything of the study that is finished, whichever of its figures was asked for."""
+    link, study = _link(options), made.study
+    every = figures(study.percent)
+    seeds = options["seeds"]
+    whole = Reproduction(study, every, options["out"], seeds=seeds)
+    tried = {name: whole.tuned(name) for name in whole.objectives}
+    chosen = {name: whole.likely(name) for name in whole.objectives}
+    results = whole.results(chosen, link)
     return Shown(
-        study=made.study,
-        panels=panels(made.study, made.wanted),
-        results=made.results(chosen, link),
-        tried={name: made.tuned(name) for name in made.objectives},
+        study=study,
+        panels=[p for p in panels(study, every) if any(point in results for point in p.points)],
+        results=results,
+        tried={name: found for name, found in tried.items() if found},
         chosen=chosen,
         link=link,
-        step_seconds=made.step_seconds(chosen),
-        commits=made.commits(chosen),
-        command=f"codauc reproduce {options['name']} --data {archive} --scale {scale}{more}",
-        whole=made.wanted == figures(made.study.percent),
+        step_seconds=whole.step_seconds(chosen),
+        commits=whole.commits(chosen),
+        command=_command(options, study),
+        whole=all(task.done for task in whole.tasks(chosen)),
     )
+
+
+def _command(options: dict[str, Any], study: Study) -> str:
+    """What was typed, but for where the data are."""
+    parts = ["codauc reproduce", options["name"], "--data", DATA[study.data].archive]
+    parts += ["--scale", study.scale]
+    usual: dict[str, Any] = {"seeds": None, "lr": None, "start": "zero", "device": "cpu"}
+    usual |= {"latency": 0.1, "bandwidth": 10000.0}
+    parts += [f"--{name} {options[name]}" for name in usual if options[name] != usual[name]]
+    if study.pretrained is not None:
+        parts.append(f"--pretrained {Path(study.pretrained).name}")
+    return " ".join(parts)
 
 
 def _told(failed: list[Failure]) -> str:
@@ -142,7 +166,7 @@ def _told(failed: list[Failure]) -> str:
     for failure in failed:
         names.setdefault(failure.reason, []).append(failure.name)
     lines = [f"{listed(some)}: {reason}" for reason, some in names.items()]
-    return "\n".join(["Not finished:", *lines, "Give the same command again to go on."])
+    return "\n".join(["Not finished:", *lines, "When that is mended, the same command goes on."])
 
 
 def _plan(made: Reproduction, say: Say) -> int:
@@ -150,16 +174,18 @@ def _plan(made: Reproduction, say: Say) -> int:
     chosen = {name: made.likely(name) for name in made.objectives}
     tasks = [*made.tuning_tasks(), *made.tasks(chosen)]
     for task in tasks:
-        task.out.mkdir(parents=True, exist_ok=True)
-        with whole_file(task.out.with_suffix(".toml")) as partial:
+        path = task.out.with_name(f"{task.name}.toml")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with whole_file(path) as partial:
             partial.write_text(task.settings.to_toml(), encoding="utf-8")
         workers = task.settings.communication.workers
         how = f"torchrun --nproc-per-node {workers} -m codauc" if workers > 1 else "codauc"
-        paths = (shlex.quote(str(p)) for p in (task.out.with_suffix(".toml"), task.out))
+        paths = (shlex.quote(str(p)) for p in (path, task.out))
         say("{} train --config {} --out {} --resume".format(how, *paths))
     note(
-        f"{len(tasks)} configurations are written. Run the tuning ones first, and --plan again, so "
-        "that the others get what was chosen; when they have run, codauc reproduce draws them."
+        f"{len(tasks)} configurations are written. Run the tuning ones first, and --plan again, "
+        "until it names no new ones: then the others have what was chosen. When they have run, "
+        "codauc reproduce times two short runs here and draws."
     )
     return 0
 

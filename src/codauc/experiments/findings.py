@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from codauc.experiments.results import MARGIN, Results
 from codauc.experiments.study import FIXED, WORKERS, Point, Study
+from codauc.report.formats import digits
 
 FEWER = {4: 2.0, 16: 4.0}  # times fewer iterations than one worker, at least
 HARMLESS = (8, 64)  # the I's that cost nothing at K=16
@@ -19,17 +20,24 @@ PAPER = {
 
 
 class Finding(NamedTuple):
-    """What is claimed, expected and measured, and whether it holds; None where it is not known."""
+    """What is claimed, expected and measured, and whether it holds; None where it is not known.
+
+    `sure` tells whether the whole interval is on the same side, where there is one.
+    """
 
     claim: str
     expected: str
     measured: str
     holds: bool | None
+    sure: bool = True
 
     @property
     def verdict(self) -> str:
-        """In a word."""
-        return {True: "holds", False: "does not hold", None: "not measured"}[self.holds]
+        """In a few words."""
+        if self.holds is None:
+            return "not measured"
+        text = "holds" if self.holds else "does not hold"
+        return text if self.sure else f"{text}, in the mean"
 
 
 def findings(study: Study, results: Results) -> list[Finding]:
@@ -61,12 +69,15 @@ def harmless(study: Study, results: Results, workers: int) -> int | None:
 def _fewer(results: Results, point: Point) -> Finding:
     ratio = results.times_fewer(point, Point(1), "step")
     least, known = FEWER[point.workers], _known(results, point)
-    text = "-" if known is None else "does not reach it"
+    text = "-"
+    if known:
+        text = "target not reached with {} of {} seeds".format(*results.missed(point))
     return Finding(
         f"More workers need fewer iterations: {point.label} against K=1",
         f"at least {least:g} times fewer to the target",
         text if ratio is None else f"{ratio.text('.2f')} times fewer",
         known and (ratio is not None and ratio.mean >= least),
+        ratio is None or not ratio.low < least <= ratio.high,
     )
 
 
@@ -78,32 +89,35 @@ def _known(results: Results, *points: Point) -> bool | None:
 def _harmless(results: Results, every: int) -> Finding:
     point, naive = Point(16, every), Point(16, 1)
     loss = results.loss(point, naive)
-    text, holds = "-", None
+    text, holds, sure = "-", None, True
     if loss is not None:
         seed = results.seeds(point, naive)[0]
         rounds = [results.looks[p][seed][-1].rounds for p in (naive, point)]
-        text = f"{loss.text('+.4f')} lost, {rounds[0] / rounds[1]:.1f} times fewer rounds"
-        holds = loss.mean <= MARGIN
+        fewer = rounds[0] / max(rounds[1], 1)
+        text = f"{loss.text('+.4f')} lost, {fewer:.1f} times fewer rounds"
+        holds = loss.mean <= MARGIN and fewer > 0.95 * every
+        sure = not loss.low <= MARGIN < loss.high
     return Finding(
         f"Skipping rounds costs nothing: K=16, I={every} against I=1",
         f"at most {MARGIN:g} of the final AUC lost, {every} times fewer rounds",
         text,
         holds,
+        sure,
     )
 
 
 def _largest_loses(study: Study, results: Results) -> Finding | None:
     largest, small = study.size.periods[-1], Point(16, HARMLESS[-1])
-    if small.sync_every not in study.size.periods:
+    if small.sync_every not in study.size.periods or PAPER[study.data][16] == largest:
         return None
     loss = results.loss(Point(16, largest), Point(16, 1))
     more = results.loss(Point(16, largest), small)
-    text, holds = "-", None
+    text, holds, sure = "-", None, True
     if loss is not None and more is not None:
         text = f"{loss.text('+.4f')} lost; {more.text('+.4f')} more than with I=64"
-        holds = more.mean > 0
+        holds, sure = more.mean > 0, not more.low <= 0 < more.high
     return Finding(
-        f"Too large an I costs AUC: K=16, I={largest}", "loses more than I=64", text, holds
+        f"Too large an I costs AUC: K=16, I={largest}", "loses more than I=64", text, holds, sure
     )
 
 
@@ -126,7 +140,7 @@ def _trade_off(study: Study, results: Results) -> Finding | None:
     few, many = (harmless(study, results, workers) for workers in (4, 16))
     unknown = few is None or many is None
     return Finding(
-        "Fewer workers tolerate a larger I: K=4 against K=16",
+        "Fewer workers tolerate at least as large an I: K=4 against K=16",
         "the largest harmless I is not below that at K=16",
         "-" if unknown else f"{few} against {many}",
         None if few is None or many is None else few >= many,
@@ -138,7 +152,7 @@ def _soonest(results: Results) -> Finding:
     points = [Point(1), *(Point(workers, FIXED) for workers in WORKERS[1:])]
     times = {point: results.needed(point, "seconds") for point in points if point in results}
     reached = {point: time.mean for point, time in times.items() if time is not None}
-    told = "; ".join(f"K={p.workers}: {t:.0f} s" for p, t in reached.items())
+    told = "; ".join(f"K={p.workers}: {digits(t, 3)} s" for p, t in reached.items())
     whole = len(times) == len(points) and bool(reached)
     return Finding(
         "K=16 is the most time-efficient (time modelled)",

@@ -79,14 +79,17 @@ def run_side_by_side(
     `told` is called with the running ones twice a second. On Ctrl-C and SIGTERM the running ones
     save their states, and KeyboardInterrupt is raised; called again, they go on from there.
     """
+    for task in tasks:
+        check_settings(task)
     waiting = [task for task in tasks if not task.done and not task.diverged]
     running: dict[BaseProcess, Task] = {}
     failed = [Failure(task.name, task.diverged) for task in tasks if task.diverged]
     with _leaving(running):
         while waiting or running:
             while waiting and len(running) < jobs:
-                task = waiting.pop(0)
-                running[_started(task, made_by or {})] = task
+                process = _process(waiting[0], made_by or {})
+                running[process] = waiting.pop(0)  # before it starts, so that it is ended with all
+                process.start()
             time.sleep(_POLL)
             for process in [each for each in running if each.exitcode is not None]:
                 task = running.pop(process)
@@ -104,12 +107,45 @@ def last_step(out: Path) -> int:
     return 0
 
 
-def _started(task: Task, made_by: dict[str, Any]) -> BaseProcess:
-    process = multiprocessing.get_context("spawn").Process(
-        target=_run, args=(task, os.getpid(), made_by)
-    )
-    process.start()
-    return process
+def check_settings(task: Task) -> None:
+    """Raise if the run that is finished there is another one: what is asked for decides."""
+    if not task.done:
+        return
+    folder = RunFolder(task.out)
+    there = RunSettings.from_dict(folder.config(), str(folder.path))
+    for table, names in _COMPARED.items():
+        for name in names:
+            wanted = getattr(getattr(task.settings, table), name)
+            found = getattr(getattr(there, table), name)
+            if found not in (wanted, None) or there.seed != task.settings.seed:
+                raise ValueError(
+                    f"{folder.path} holds a run with {table}.{name} = {found!r} and seed "
+                    f"{there.seed}, not {wanted!r} and {task.settings.seed}: remove it, or choose "
+                    "another --out."
+                )
+
+
+_COMPARED = {
+    "data": ("keep_negatives", "watch", "test_fraction"),
+    "model": ("name", "pretrained"),
+    "recipe": (
+        "name",
+        "lr",
+        "steps",
+        "stages",
+        "factor",
+        "batch_size",
+        "gamma",
+        "average",
+        "start",
+    ),
+    "communication": ("workers", "sync_every", "averages"),
+}
+
+
+def _process(task: Task, made_by: dict[str, Any]) -> BaseProcess:
+    context = multiprocessing.get_context("spawn")
+    return context.Process(target=_run, args=(task, os.getpid(), made_by))
 
 
 def _run(task: Task, parent: int, made_by: dict[str, Any]) -> None:
@@ -117,7 +153,7 @@ def _run(task: Task, parent: int, made_by: dict[str, Any]) -> None:
     os.setsid()
     end_with_parent(parent)
     task.out.mkdir(parents=True, exist_ok=True)
-    log = (task.out / LOG).open("w", encoding="utf-8", buffering=1)
+    log = (task.out / LOG).open("a", encoding="utf-8", buffering=1)
     sys.stdout = sys.stderr = log
     os.dup2(log.fileno(), 1)
     os.dup2(log.fileno(), 2)
@@ -127,8 +163,7 @@ def _run(task: Task, parent: int, made_by: dict[str, Any]) -> None:
     from codauc.running import train
 
     torch.set_num_threads(1)
-    if not (task.out / MADE_BY).exists():
-        (task.out / MADE_BY).write_text(json.dumps(made_by), encoding="utf-8")
+    began = time.process_time()
     try:
         summary = train(task.settings, task.out, resume=True)
     except NotFiniteError as error:
@@ -137,6 +172,8 @@ def _run(task: Task, parent: int, made_by: dict[str, Any]) -> None:
     except (ValueError, OSError, RuntimeError, MemoryError) as error:
         print(f"{type(error).__name__}: {error}", file=log)
         sys.exit(1)
+    facts = made_by | {"cpu_seconds": time.process_time() - began}
+    (task.out / MADE_BY).write_text(json.dumps(facts), encoding="utf-8")
     sys.exit(0 if summary.get("finished") else _LEFT)
 
 
@@ -165,10 +202,11 @@ def _leaving(running: dict[BaseProcess, Task]) -> Iterator[None]:
     try:
         yield
     finally:
-        for process in running:
+        begun = [process for process in running if process.pid is not None]
+        for process in begun:
             process.terminate()
         deadline = time.monotonic() + _PATIENCE
-        for process in running:
+        for process in begun:
             process.join(max(0.0, deadline - time.monotonic()))
             if process.exitcode is None:
                 process.kill()

@@ -62,7 +62,7 @@ def cost_bars(results: Results) -> list[str]:
     for what, (title, form) in forms.items():
         values = {text: results.needed(point, what) for point, text in known.items()}
         bars = [(text, None if v is None else v.mean) for text, v in values.items()]
-        if any(value for _, value in bars):
+        if sum(value is not None for _, value in bars) > 1:
             texts = ["does not reach it" if value is None else form(value) for _, value in bars]
             found.append(_bars(title, bars, texts))
     return found

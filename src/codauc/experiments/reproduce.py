@@ -18,7 +18,7 @@ from codauc.experiments.panels import Panel
 from codauc.experiments.results import Link, Results, Seen, seen
 from codauc.experiments.study import DATA, KEEP, Point, Study, Tuned
 from codauc.progress import Progress
-from codauc.runs import RunFolder
+from codauc.runs import Record, RunFolder
 from codauc.version import __version__
 from codauc.writing import whole_file
 
@@ -89,11 +89,13 @@ class Reproduction:
         seeds: int | None = None,
         jobs: int | None = None,
         quiet: bool = False,
+        name: str = "",
     ) -> None:
+        self.name = name or study.name
         self.study, self.wanted = study, tuple(wanted)
         self.seeds = range(seeds or SEEDS[study.percent])
         self.all_seeds = seeds is not None
-        self.jobs = jobs or (1 if study.processes else len(os.sched_getaffinity(0)))
+        self.jobs = jobs or (1 if study.processes else cores())
         self.folder = out / study.folder
         self.points = points(study, wanted)
         self.quiet = quiet
@@ -122,8 +124,8 @@ class Reproduction:
 
     def run(self) -> tuple[dict[str, Tuned], list[Failure]]:
         """Tune, then run every point with every seed; return what was chosen and what failed."""
-        self._claim()
-        self._progress = None if self.quiet else Progress(0, label=self.study.name)
+        self.claim()
+        self._progress = None if self.quiet else Progress(0, label=self.name)
         self._guess()
         try:
             chosen, failed = self._tune()
@@ -152,9 +154,19 @@ class Reproduction:
         return found
 
     def tuning_tasks(self) -> list[Task]:
-        """The runs of the grid."""
-        grid = tuning.grid(self.study)
-        return [task for name in self.objectives for task in self._tuning(grid, name)]
+        """The runs of the grid, and of what it is to be extended by as far as that is known."""
+        tasks = []
+        for name in self.objectives:
+            tried = self.tuned(name)
+            more = tuning.extension(self.study, tried) if self._whole_grid(tried) else []
+            tasks += self._tuning([*dict.fromkeys([*self._grid(), *tried, *more])], name)
+        return tasks
+
+    def _grid(self) -> list[Tuned]:
+        return tuning.grid(self.study)
+
+    def _whole_grid(self, tried: Mapping[Tuned, float]) -> bool:
+        return all(each in tried for each in self._grid())
 
     def likely(self, objective: str) -> Tuned:
         """What will be chosen, as far as it is known."""
@@ -172,26 +184,29 @@ class Reproduction:
             for seed in self.seeds if point.objective in chosen else ():
                 folder = RunFolder(self.task(point, chosen[point.objective], seed).out)
                 if folder.finished:
-                    records = folder.records()
+                    records = _whole(folder)
                     found = [seen(record, point.workers, cost, link) for record in records]
                     looks.setdefault(point, {})[seed] = found
         return Results(looks)
 
     def commits(self, chosen: Mapping[str, Tuned]) -> list[str]:
         """Those at which the finished runs were made."""
-        found = set()
-        for task in self.tasks(chosen):
-            with suppress(OSError, ValueError, KeyError):
-                found.add(json.loads((task.out / MADE_BY).read_text())["commit"])
+        found = {str(_made(task).get("commit", "")) for task in self.tasks(chosen) if task.done}
         return sorted(found - {""})
 
     def step_seconds(self, chosen: Mapping[str, Tuned]) -> float:
         """How long a step of one worker takes: what a longer run took more than a shorter one."""
-        short, long = (RunFolder(task.out) for task in self._timing(chosen))
-        if not (short.finished and long.finished):
+        short, long = self._timing(chosen)
+        if not (short.done and long.done):
             return math.nan
-        seconds = float(long.summary()["seconds"]) - float(short.summary()["seconds"])
-        return max(0.0, seconds) / (_TIMED[1] - _TIMED[0])
+        return max(0.0, self._seconds(long) - self._seconds(short)) / (long.steps - short.steps)
+
+    def _seconds(self, task: Task) -> float:
+        """What a run took: on a CPU the processor's time, which others do not lengthen."""
+        facts = _made(task)
+        if self.study.device == "cpu" and "cpu_seconds" in facts:
+            return float(facts["cpu_seconds"])
+        return float(RunFolder(task.out).summary()["seconds"])
 
     def _timing(self, chosen: Mapping[str, Tuned]) -> list[Task]:
         lr = min(chosen["auc"].lr, *self.study.size.lrs)
@@ -222,18 +237,21 @@ class Reproduction:
             }
         return {name: tuning.best(aucs) for name, aucs in found.items()}, []
 
-    def _claim(self) -> None:
+    def claim(self) -> None:
         """Refuse a directory with runs on other data, or that began with other weights."""
         mine = {"data": self.study.source, "pretrained": self.study.pretrained or ""}
         path = self.folder / "study.json"
-        theirs = json.loads(path.read_text(encoding="utf-8")) if path.exists() else mine
+        try:
+            theirs = dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else mine
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except (OSError, ValueError, TypeError) as error:
+            raise ValueError(f"{path} cannot be used ({error}): choose another --out.") from error
         for name, value in mine.items():
             if theirs.get(name) != value:
                 raise ValueError(
                     f"{self.folder} holds runs with {name} {theirs.get(name) or 'none'!r}: "
                     f"expected the same, not {value or 'none'!r}; choose another --out."
                 )
-        self.folder.mkdir(parents=True, exist_ok=True)
         with whole_file(path) as partial:
             partial.write_text(json.dumps(mine), encoding="utf-8")
 
@@ -273,14 +291,43 @@ def _final(task: Task) -> float | None:
     return float(folder.summary()["validation_auc"]) if folder.finished else None
 
 
+def _whole(folder: RunFolder) -> list[Record]:
+    """The history of a finished run; raise if its end is missing."""
+    records, steps = folder.records(), folder.summary().get("steps")
+    if not records or not records[-1].stage_end or records[-1].step != steps:
+        raise ValueError(
+            f"{folder.path} has a history that does not end with step {steps}: it was changed; "
+            "remove the run, to have it again."
+        )
+    return records
+
+
+def _made(task: Task) -> dict[str, Any]:
+    with suppress(OSError, ValueError, TypeError):
+        return dict(json.loads((task.out / MADE_BY).read_text(encoding="utf-8")))
+    return {}
+
+
+def cores() -> int:
+    """Those that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 def made_by() -> dict[str, Any]:
-    """What the runs are made with: the version, and the commit if this is a work tree."""
+    """What the runs are made with: the version, and the commit if this file is under git."""
     import torch
 
-    git = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=7"]
-    try:
-        found = subprocess.run(git, capture_output=True, text=True, timeout=20, check=True)
-        commit = found.stdout.strip()
-    except (OSError, subprocess.SubprocessError):
-        commit = ""
+    here = Path(__file__)
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(here.parent), *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
+        return done.stdout.strip()
+
+    commit = ""
+    with suppress(OSError, subprocess.SubprocessError):
+        git("ls-files", "--error-unmatch", here.name)  # not any repository around an environment
+        commit = git("describe", "--always", "--dirty", "--abbrev=7")
     return {"codauc": __version__, "torch": torch.__version__, "commit": commit}

@@ -48,9 +48,32 @@ def estimate(values: Sequence[float]) -> Estimate:
     n, mean = len(values), float(np.mean(values))
     if n == 1:
         return Estimate(mean, mean, mean, 1)
-    t = _T[n - 2] if n - 2 < len(_T) else 1.96
-    half = t * float(np.std(values, ddof=1)) / math.sqrt(n)
+    half = student(n - 1) * float(np.std(values, ddof=1)) / math.sqrt(n)
     return Estimate(mean, mean - half, mean + half, n)
+
+
+def estimate_positive(values: Sequence[float]) -> Estimate:
+    """The same of counts and ratios, which are above 0: the geometric mean, with its interval.
+
+    >>> estimate_positive([1.0, 4.0]).mean
+    2.0
+    """
+    found = estimate([math.log(max(value, 1e-300)) for value in values])
+    mean, low, high = (math.exp(part) for part in found[:3])
+    return Estimate(mean, low, high, found.seeds)
+
+
+def student(freedom: int) -> float:
+    """The 97.5% quantile of Student's t; beyond the table by its expansion around the normal's.
+
+    >>> student(2), round(student(11), 2), round(student(30), 3)
+    (4.303, 2.2, 2.042)
+    """
+    if freedom <= len(_T):
+        return _T[freedom - 1]
+    z = 1.959964
+    first = (z**3 + z) / (4 * freedom)
+    return z + first + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
 
 
 @dataclass(frozen=True)
@@ -140,14 +163,19 @@ class Results:
             if mine is None or theirs is None:
                 return None
             ratios.append(getattr(theirs, what) / max(getattr(mine, what), 1e-12))
-        return estimate(ratios) if ratios else None
+        return estimate_positive(ratios) if ratios else None
 
     def needed(self, point: Point, what: str) -> Estimate | None:
         """What `point` needs to reach the target; None unless it does with every seed."""
         found = [self.reached(point, seed) for seed in self.seeds(point, Point(1))]
         if not found or None in found:
             return None
-        return estimate([float(getattr(seen, what)) for seen in found if seen is not None])
+        return estimate_positive([float(getattr(seen, what)) for seen in found if seen is not None])
+
+    def missed(self, point: Point) -> tuple[int, int]:
+        """With how many of how many seeds the target is not reached."""
+        found = [self.reached(point, seed) for seed in self.seeds(point, Point(1))]
+        return found.count(None), len(found)
 
     def mean_curve(self, point: Point) -> dict[str, Floats]:
         """The mean over seeds of every column, and the lowest and highest AUC, look by look."""

@@ -16,6 +16,7 @@ from codauc.config import (
     ModelSettings,
     RecipeSettings,
     RunSettings,
+    SafetySettings,
 )
 from codauc.theory import step_limits
 
@@ -154,6 +155,7 @@ class Study:
             model=ModelSettings(name=self.size.model, pretrained=self.pretrained),
             recipe=self._recipe(point, tuned),
             communication=_communication(point, simulate=not self.processes),
+            safety=SafetySettings(not_finite="stop"),  # a smaller step size would be another run
             seed=seed,
             device=self.device,
         )

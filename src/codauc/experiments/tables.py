@@ -92,7 +92,7 @@ def links(results: Results, step_seconds: float) -> Table:
     """Modelled seconds to the target by link, the mean over seeds: which I is the soonest where."""
     points = [p for p in (Point(1), *headline.LABELS) if p in results]
     rows = []
-    for link in LINKS:
+    for link in LINKS if len(points) > 1 else ():
         row: list[Any] = [link.text]
         for point in points:
             hits = [results.reached(point, seed) for seed in results.seeds(point, Point(1))]

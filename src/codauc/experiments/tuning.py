@@ -6,6 +6,7 @@ eta_0 is the largest or the smallest of the grid, the grid is extended by the fa
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from codauc.experiments.study import FACTOR, Study, Tuned
@@ -25,7 +26,7 @@ def best(found: Mapping[Tuned, float]) -> Tuned:
     >>> best({Tuned(2000, 0.1): 0.8, Tuned(2000, 0.01): 0.7})
     Tuned(steps=2000, lr=0.1)
     """
-    return max(found, key=lambda tuned: found[tuned])
+    return max(found, key=lambda tuned: -1.0 if math.isnan(found[tuned]) else found[tuned])
 
 
 def extension(study: Study, found: Mapping[Tuned, float]) -> list[Tuned]:
