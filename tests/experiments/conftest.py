@@ -34,6 +34,26 @@ def cifar10(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
+def noisy(tmp_path_factory):
+    """A CIFAR-10 of faint patterns under noise: one worker's steps are mostly noise."""
+    root = tmp_path_factory.mktemp("noisy") / "cifar-10-batches-bin"
+    root.mkdir()
+    rng = np.random.default_rng(0)
+    patterns = rng.standard_normal((10, 3, 8, 8)).repeat(4, axis=2).repeat(4, axis=3)
+
+    def records(count):
+        y = rng.integers(0, 10, count)
+        noise = rng.standard_normal((count, 3, 32, 32), dtype=np.float32)
+        x = 128 + 32 * (noise + 0.1 * patterns[y])
+        return _records(x.clip(0, 255).astype(np.uint8), y)
+
+    for number in range(1, 6):
+        (root / f"data_batch_{number}.bin").write_bytes(records(1600))
+    (root / "test_batch.bin").write_bytes(records(2000))
+    return root
+
+
+@pytest.fixture(scope="session")
 def cifar100(tmp_path_factory):
     """A CIFAR-100 of noise."""
     root = tmp_path_factory.mktemp("cifar") / "cifar-100-binary"
