@@ -296,7 +296,7 @@ def _reproduce(commands: Any) -> None:
     command.add_argument("--latency", type=float, default=0.1, metavar="MS", help="of the modelled link, in milliseconds (0.1)")  # fmt: skip
     command.add_argument("--bandwidth", type=float, default=10000.0, metavar="MBIT", help="of the modelled link, in Mbit/s (10000)")  # fmt: skip
     command.add_argument("--plan", action="store_true", help="write every configuration and print how to run it on a cluster")  # fmt: skip
-    command.add_argument("--dry-run", action="store_true", help="train each configuration for a few steps")  # fmt: skip
+    command.add_argument("--dry-run", action="store_true", help="train each configuration for a few steps of four samples")  # fmt: skip
     _output(command)
 
 

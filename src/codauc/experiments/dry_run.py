@@ -12,19 +12,28 @@ from codauc.launching import launch
 from codauc.making import settle
 from codauc.trainer import fit
 
-STEPS = 1  # of each of two stages
+STEPS = 2  # of each of two stages
+_BATCH = 4  # samples, as large images and networks take long on a CPU
 _WORKERS = 2  # that are as good as sixteen, to see whether it works
-_SAMPLES = 32  # for the estimate of alpha
+_SAMPLES = 8  # for the estimate of alpha
 
 
 def dry_run(
     runs: Sequence[tuple[str, RunSettings]], told: Callable[[str], object] = lambda _: None
 ) -> None:
-    """Train each for a few steps with at most two simulated workers, without looks or files."""
+    """Train each for a few steps of small batches, with at most two simulated workers.
+
+    There are no looks and no files.
+    """
     for name, settings in runs:
         workers = min(settings.communication.workers, _WORKERS)
         short = settings.with_changes(
-            "recipe", steps=STEPS, stages=2, factor=1.0, dual_samples=_SAMPLES
+            "recipe",
+            steps=STEPS,
+            stages=2,
+            factor=1.0,
+            batch_size=_BATCH,
+            dual_samples=_SAMPLES,
         ).with_changes("communication", workers=workers, simulate=True)
 
         def work(group: Group, short: RunSettings = short) -> tuple[int, int]:
