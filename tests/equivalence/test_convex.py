@@ -51,7 +51,7 @@ class Linear(nn.Module):
         return x @ self.w
 
 
-@pytest.mark.parametrize("dimensions", [1, 3, 5])
+@pytest.mark.parametrize("dimensions", [1, 5])
 @pytest.mark.parametrize("workers", [1, 2])
 def test_full_gradients_reach_the_pairwise_minimiser(dimensions, workers):
     x, y = sample(200, dimensions, seed=dimensions)
