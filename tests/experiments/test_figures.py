@@ -261,6 +261,15 @@ def test_everything_that_is_shown_is_written(tmp_path):
         assert f"({name}.svg)" in text
 
 
+def test_without_the_time_of_a_step_nothing_is_said_of_time():
+    points = {
+        p: {0: [s._replace(seconds=math.nan) for s in runs[0]]}
+        for p, runs in made_up().looks.items()
+    }
+    (found,) = [f for f in findings(SMALL, Results(points)) if "time" in f.claim]
+    assert (found.holds, found.measured) == (None, "-")
+
+
 def test_a_study_of_which_nothing_has_run_can_be_shown(tmp_path):
     write(shown(Results({}), step_seconds=math.nan), tmp_path)
     assert not list(tmp_path.glob("*.svg"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -151,7 +152,8 @@ def _soonest(results: Results) -> Finding:
     """Of the figure that varies K: who reaches the target first, in modelled time."""
     points = [Point(1), *(Point(workers, FIXED) for workers in WORKERS[1:])]
     times = {point: results.needed(point, "seconds") for point in points if point in results}
-    reached = {point: time.mean for point, time in times.items() if time is not None}
+    means = {point: time.mean for point, time in times.items() if time is not None}
+    reached = {point: mean for point, mean in means.items() if not math.isnan(mean)}
     told = "; ".join(f"K={p.workers}: {digits(t, 3)} s" for p, t in reached.items())
     whole = len(times) == len(points) and bool(reached)
     return Finding(
