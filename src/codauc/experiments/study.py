@@ -75,7 +75,7 @@ class Scale(NamedTuple):
 _LRS = (0.1, 0.01, 0.001)
 _PERIODS = (1, 8, 64, 512, 1024)
 SCALES = {
-    "tiny": Scale("patchnet", (64,), _LRS[:1], (1, 8, 32), stages=2, looks=32),
+    "tiny": Scale("patchnet", (64,), _LRS[:1], (1, 8, 32), stages=2, looks=16),
     "small": Scale("patchnet", (2048,), _LRS, _PERIODS, stages=2, looks=64),
     "paper": Scale("resnet50", (2000, 5000, 10000), _LRS, _PERIODS, stages=3, looks=64),
 }
