@@ -118,7 +118,11 @@ def page(shown: Shown, bars: Sequence[str]) -> str:
         f'<p class="plain">{escape(shown.setting)}</p></header>',
         section(
             "Findings",
-            [figure("", html_table(_FINDINGS, rows(shown.found), words=True), _made(shown))],
+            [
+                figure(
+                    "", _whole(html_table(_FINDINGS, rows(shown.found), words=True)), _made(shown)
+                )
+            ],
         ),
     ]
     for panel in shown.panels:
@@ -136,6 +140,11 @@ def page(shown: Shown, bars: Sequence[str]) -> str:
             parts.append(section(title, [figure("", content, _NOTES.get(name, ""))]))
     parts.append(section("Time", [f'<p class="plain">{escape(shown.model_of_time)}</p>']))
     return document(f"{shown.study.title}: the paper, reproduced", parts)
+
+
+def _whole(table: str) -> str:
+    """Without a box that scrolls: this is what people come for."""
+    return table.replace('class="scroll"', 'class="scroll" style="max-height:none"', 1)
 
 
 _ONE = "One seed. Further left is cheaper."

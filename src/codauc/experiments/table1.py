@@ -11,4 +11,4 @@ def points(study: Study) -> tuple[Point, ...]:
     found = [*vary_workers.panel(study).points]
     for workers in (4, 16) if study.percent == 71 else (16,):
         found += vary_period.panel(study, workers).points
-    return tuple(dict.fromkeys(found))
+    return tuple(sorted(set(found), key=lambda point: (point.workers, point.sync_every)))

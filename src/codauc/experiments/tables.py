@@ -56,7 +56,10 @@ def ends(results: Results) -> Table:
 def tuned(tried: Mapping[str, Mapping[Tuned, float]], chosen: Mapping[str, Tuned]) -> Table:
     """The AUC of each (T_0, eta_0) on what was held out, with one worker."""
     rows = [
-        [name, each.steps, f"{each.lr:g}", auc, "chosen" if chosen.get(name) == each else ""]
+        [
+            *(name, each.steps, f"{each.lr:g}", auc or "diverged"),
+            "chosen" if chosen.get(name) == each else "",
+        ]
         for name, found in tried.items()
         for each, auc in sorted(found.items())
     ]
