@@ -242,10 +242,8 @@ class CommunicationSettings:
         _check_types(self)
         whole("workers", self.workers, least=1, remedy="it is the number K of workers")
         every = self.sync_every
-        if isinstance(every, str) and first_period(every) is None:
-            choice("sync_every", every, PERIODS)
-        elif isinstance(every, str):
-            pass
+        if isinstance(every, str):
+            choice("sync_every", "growing" if first_period(every) else every, PERIODS)
         elif every is not None:
             whole("sync_every", every, least=1, remedy="use 1 to average after every step")
         whole("delay", self.delay, least=0, remedy="use 0 to wait for every round")

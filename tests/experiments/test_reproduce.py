@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,12 @@ def test_what_is_finished_is_not_run_again_and_what_fails_is_named(cifar10, tmp_
     made = (good.out / METRICS).stat().st_mtime_ns
     assert run_side_by_side([good], jobs=1) == []
     assert (good.out / METRICS).stat().st_mtime_ns == made
+    for changed, name in (
+        (replace(good.settings, seed=1), "seed 0, not 1"),
+        (good.settings.with_changes("recipe", lr=0.2), r"recipe\.lr 0\.1, not 0\.2"),
+    ):
+        with pytest.raises(ValueError, match=name):
+            run_side_by_side([good._replace(settings=changed)], jobs=1)
 
 
 def test_a_step_size_with_which_a_run_diverges_is_not_chosen(cifar10, tmp_path):

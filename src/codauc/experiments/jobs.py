@@ -80,7 +80,7 @@ def run_side_by_side(
     save their states, and KeyboardInterrupt is raised; called again, they go on from there.
     """
     for task in tasks:
-        check_settings(task)
+        check_same(task)
     waiting = [task for task in tasks if not task.done and not task.diverged]
     running: dict[BaseProcess, Task] = {}
     failed = [Failure(task.name, task.diverged) for task in tasks if task.diverged]
@@ -107,22 +107,24 @@ def last_step(out: Path) -> int:
     return 0
 
 
-def check_settings(task: Task) -> None:
+def check_same(task: Task) -> None:
     """Raise if the run that is finished there is another one: what is asked for decides."""
     if not task.done:
         return
     folder = RunFolder(task.out)
-    there = RunSettings.from_dict(folder.config(), str(folder.path))
+    here, there = task.settings, RunSettings.from_dict(folder.config(), str(folder.path))
+    pairs: dict[str, tuple[Any, ...]] = {"seed": (here.seed, there.seed)}
     for table, names in _COMPARED.items():
         for name in names:
-            wanted = getattr(getattr(task.settings, table), name)
-            found = getattr(getattr(there, table), name)
-            if found not in (wanted, None) or there.seed != task.settings.seed:
-                raise ValueError(
-                    f"{folder.path} holds a run with {table}.{name} = {found!r} and seed "
-                    f"{there.seed}, not {wanted!r} and {task.settings.seed}: remove it, or choose "
-                    "another --out."
-                )
+            pairs[f"{table}.{name}"] = tuple(
+                getattr(getattr(each, table), name) for each in (here, there)
+            )
+    for name, (wanted, found) in pairs.items():
+        if found not in (wanted, None):
+            raise ValueError(
+                f"{folder.path} holds a run with {name} {found!r}, not {wanted!r}: remove it, or "
+                "choose another --out."
+            )
 
 
 _COMPARED = {
