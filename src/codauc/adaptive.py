@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from codauc.checks import known_arguments, real
-from codauc.flat import Block, Entry, view_like
+from codauc.flat import Block, Entry
 from codauc.loss import MinMaxAUCLoss
 from codauc.optim import PPDSG
+from codauc.stretches import BLOCK, Cut, Stretch
 
 
 class PPDAdam(PPDSG):
@@ -75,6 +76,8 @@ class PPDAdam(PPDSG):
         )
         for group in self.param_groups[-2:]:
             group["lr"] = self.dual_lr
+        # where the gradients of small tensors are laid side by side
+        self._places = [v.new_empty(min(BLOCK, len(v))) for v in self.flat.vectors]
 
     def _moments(self, entries: list[Entry]) -> list[Entry]:
         """A second moment beside each weight, laid out in the same order."""
@@ -89,10 +92,32 @@ class PPDAdam(PPDSG):
     def _has_momentum(self) -> bool:
         return True
 
-    def _state_of(self, entry: Entry, tensor: Tensor) -> list[Tensor]:
-        vector, start = self.flat.places["moment", _title(entry)]
-        second = view_like(tensor, self.flat.vectors[vector], start)
-        return [*super()._state_of(entry, tensor), second]
+    def _way(self, block: Block, sizes: list[float]) -> tuple[Any, ...]:
+        return (block.role, *super()._way(block, sizes))
+
+    def _sides(self, stretch: Stretch) -> list[Tensor | None]:
+        *sides, second, place = super()._sides(stretch)
+        if stretch.block.role == "weight":
+            second = self._second(stretch)
+        if stretch.size <= BLOCK:  # a larger one has a single gradient
+            place = self._places[stretch.vector][: stretch.size]
+        return [*sides, second, place]
+
+    def _state_of(self, stretch: Stretch, index: int) -> list[Tensor]:
+        kept = super()._state_of(stretch, index)
+        if stretch.block.role == "weight":
+            kept.append(stretch.view(index, self._second(stretch)))
+        return kept
+
+    def _second(self, stretch: Stretch) -> Tensor:
+        """The second moments of a stretch of weights, which lie in the same order."""
+        block = stretch.block
+        start = next(
+            b.start - block.start
+            for b in self.flat.blocks
+            if b.role == "moment" and (b.group, b.vector) == (block.group, block.vector)
+        )
+        return self.flat.vectors[block.vector][start + stretch.start : start + stretch.stop]
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
@@ -102,40 +127,36 @@ class PPDAdam(PPDSG):
         self.moment_steps += self.steps - before
         return value
 
-    def _dual_step(self, block: Block, eta: float) -> None:
-        step = block.of(self.gradients) * self._inverse_curvature(1)
-        block.of(self.flat.vectors).add_(step, alpha=eta)
+    def _dual_step(self, alpha: Tensor, gradient: Tensor, eta: float) -> None:
+        alpha.add_(gradient * self._inverse_curvature(1), alpha=eta)
 
-    def _primal_step(self, block: Block, eta: float) -> None:
-        v, gradient = block.of(self.flat.vectors), block.of(self.gradients)
-        if block.role == "ab":
+    def _primal_step(
+        self, role: str, cut: Cut, gradients: list[Tensor], eta: float, group: dict[str, Any]
+    ) -> None:
+        gradient = gradients[0]
+        if cut.gradient is not None:
+            torch._foreach_copy_(cut.gradients, gradients)
+            gradient = cut.gradient
+        if role == "ab":
             sizes, direction = eta * self._inverse_curvature(2), gradient
         else:
-            decay = self.param_groups[block.group]["weight_decay"]
-            if decay:
-                v.mul_(1 - eta * decay)
-            sizes, direction = self._adam(block, gradient, eta)
-        v.addcmul_(direction, sizes, value=-1)
+            if group["weight_decay"]:
+                cut.v.mul_(1 - eta * group["weight_decay"])
+            sizes, direction = self._adam(cut, gradient, eta)
+        cut.v.addcmul_(direction, sizes, value=-1)
         if math.isfinite(self.gamma):
-            v.lerp_(block.of(self.anchor), sizes / (sizes + self.gamma))
+            cut.v.lerp_(cut.anchor, sizes / (sizes + self.gamma))
 
-    def _adam(self, block: Block, gradient: Tensor, eta: float) -> tuple[Tensor, Tensor]:
+    def _adam(self, cut: Cut, gradient: Tensor, eta: float) -> tuple[Tensor, Tensor]:
         """A step size for each weight, and the direction."""
+        assert cut.momentum is not None
+        assert cut.second is not None
         beta1, beta2 = self.betas
-        first = block.of(self.momenta).lerp_(gradient, 1 - beta1)
-        second = self._second(block).mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
+        first = cut.momentum.lerp_(gradient, 1 - beta1)
+        second = cut.second.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
         unbiased1, unbiased2 = 1 - beta1 ** (self.steps + 1), 1 - beta2 ** (self.moment_steps + 1)
         scale = (second / unbiased2).sqrt_().add_(self.eps)
         return eta / scale, first / unbiased1
-
-    def _second(self, block: Block) -> Tensor:
-        """The second moments of a block of weights."""
-        place = next(
-            b
-            for b in self.flat.blocks
-            if b.role == "moment" and (b.group, b.vector) == (block.group, block.vector)
-        )
-        return place.of(self.flat.vectors)
 
     def _inverse_curvature(self, times: int) -> Tensor:
         p = self.loss.pos_ratio

@@ -81,6 +81,7 @@ class FlatState:
         for dtype in dtypes:
             self._lay_out(dtype)
         self._expected = [(e, t, t.data_ptr()) for e, t in zip(self.entries, tensors, strict=True)]
+        self._tensors = tensors
         self.size = sum(map(len, self.vectors))
         self.dtype = torch.float32
         for dtype in dtypes:
@@ -177,8 +178,14 @@ class FlatState:
 
     def mark_changed(self) -> None:
         """Tell autograd that the tensors changed, as they would by operations of their own."""
-        for _, tensor, _ in self._expected:
-            torch.autograd.graph.increment_version(tensor)
+        _count_changes(self._tensors)
+
+    def entries_of(self, block: Block) -> list[Entry]:
+        """The entries of a block, in the order of their places."""
+        mine = (block.role, block.group, block.vector)
+        return [
+            e for e in self.entries if (e.role, e.group, self.places[e.role, e.name][0]) == mine
+        ]
 
     def stretches(self, role: str) -> list[slice]:
         """Where the blocks of one role lie in a message."""
@@ -199,15 +206,30 @@ class FlatState:
     def check(self) -> None:
         """Raise if a tensor is no longer a view of the vector, so no stale copy is ever trained."""
         for entry, tensor, pointer in self._expected:
-            holders = ((entry.owner, entry.attribute), *entry.ties)
-            now = next((t for h in holders if (t := entry.held_by(*h)) is not tensor), tensor)
-            if now is not tensor or tensor.data_ptr() != pointer:
-                where = "was removed" if now is None else f"is now {now.dtype} on {now.device}"
-                raise RuntimeError(
-                    f"{entry.name} {where}, no longer part of the optimizer's vector: its module "
-                    "was moved, cast or replaced after PPDSG was made. Move it first, then make "
-                    "PPDSG."
-                )
+            owner, attribute = entry.owner, entry.attribute
+            table = owner._parameters if entry.role in STEERED else owner._buffers
+            if table.get(attribute) is not tensor or tensor.data_ptr() != pointer or entry.ties:
+                self._check_entry(entry, tensor, pointer)
+
+    def _check_entry(self, entry: Entry, tensor: Tensor, pointer: int) -> None:
+        holders = ((entry.owner, entry.attribute), *entry.ties)
+        now = next((t for h in holders if (t := entry.held_by(*h)) is not tensor), tensor)
+        if now is not tensor or tensor.data_ptr() != pointer:
+            where = "was removed" if now is None else f"is now {now.dtype} on {now.device}"
+            raise RuntimeError(
+                f"{entry.name} {where}, no longer part of the optimizer's vector: its module "
+                "was moved, cast or replaced after PPDSG was made. Move it first, then make "
+                "PPDSG."
+            )
+
+
+def _count_changes(tensors: list[Tensor]) -> None:
+    """Raise the version counters; an older torch takes one tensor at a time."""
+    try:
+        torch.autograd.graph.increment_version(tensors)
+    except TypeError:
+        for tensor in tensors:
+            torch.autograd.graph.increment_version(tensor)
 
 
 def _copy_divided(source: Tensor, target: Tensor, divisor: int) -> None:
@@ -221,7 +243,7 @@ def _copy_divided(source: Tensor, target: Tensor, divisor: int) -> None:
 
 def view_like(tensor: Tensor, vector: Tensor, start: int) -> Tensor:
     """A view of `vector` from `start` with the shape of `tensor`, and its strides if dense."""
-    if _is_dense(tensor):
+    if is_dense(tensor):
         return vector.as_strided(tensor.shape, tensor.stride(), vector.storage_offset() + start)
     return vector[start : start + tensor.numel()].view(tensor.shape)
 
@@ -249,7 +271,7 @@ def _join(prefix: str, attribute: str) -> str:
     return f"{prefix}.{attribute}" if prefix else attribute
 
 
-def _is_dense(tensor: Tensor) -> bool:
+def is_dense(tensor: Tensor) -> bool:
     """Whether the strides visit every element of a gapless stretch once."""
     expected = 1
     for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):

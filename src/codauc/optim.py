@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable
+from itertools import chain
 from typing import Any, overload
 
 import torch
 from torch import Tensor, nn
+from torch.optim.optimizer import _global_optimizer_post_hooks as _after_all
+from torch.optim.optimizer import _global_optimizer_pre_hooks as _before_all
 
 from codauc.checks import known_arguments, real, warn
-from codauc.flat import PRIMAL, STEERED, Block, Entry, FlatState, entries_of, view_like
+from codauc.flat import Block, Entry, FlatState, entries_of
 from codauc.loss import MinMaxAUCLoss
 from codauc.parameters import check_modules, checked_options, weight_groups
+from codauc.stretches import Cut, Stretch, stretches
 from codauc.theory import step_limits
 
 
@@ -102,13 +106,9 @@ class PPDSG(torch.optim.Optimizer):
         self.anchor = flat.like_primal()
         self.averages = flat.like_primal(torch.float32) if self.average else []
         self.momenta: list[Tensor] = []  # made when a group first has momentum
-        self.gradients = [torch.zeros_like(vector) for vector in flat.vectors]
-        self._slots = [
-            (entry, entry.tensor, view_like(entry.tensor, self.gradients[i], start))
-            for entry in flat.entries
-            if entry.role in STEERED
-            for i, start in [flat.places[entry.role, entry.name]]
-        ]
+        self._weights = [entry.tensor for entry in flat.entries if entry.role == "weight"]
+        self._cut: list[Stretch] = []  # see _stretches
+        self._cut_for: tuple[Any, ...] = ()
         self._known = {id(p) for p in self.model.parameters()}
         self._frozen = [p for p in self.model.parameters() if not p.requires_grad]
         self._last_gradients: list[Callable[[], Tensor | None]] = [lambda: None, lambda: None]
@@ -145,9 +145,28 @@ class PPDSG(torch.optim.Optimizer):
     @overload
     def step(self, closure: Callable[[], float]) -> float: ...
 
-    @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
         """One local step from the gradients at hand."""
+        if torch.autograd._profiler_enabled():  # type: ignore[attr-defined]
+            with torch.autograd.profiler.record_function(f"Optimizer.step#{type(self).__name__}"):
+                return self._hooked_step(closure)
+        return self._hooked_step(closure)
+
+    # torch would wrap it in what _hooked_step does, which for a small network takes a third longer
+    step.hooked = True  # type: ignore[attr-defined]
+
+    def _hooked_step(self, closure: Callable[[], float] | None) -> float | None:
+        arguments: tuple[tuple[Any, ...], dict[str, Any]] = ((closure,), {})
+        for before in chain(_before_all.values(), self._optimizer_step_pre_hooks.values()):
+            arguments = before(self, *arguments) or arguments
+        args, named = arguments
+        value = self._step(*args, **named)
+        for after in chain(self._optimizer_step_post_hooks.values(), _after_all.values()):
+            after(self, *arguments)
+        return value
+
+    @torch.no_grad()
+    def _step(self, closure: Callable[[], float] | None = None) -> float | None:
         value = None
         if closure is not None:
             with torch.enable_grad():
@@ -160,73 +179,105 @@ class PPDSG(torch.optim.Optimizer):
             return value  # as torch's optimizers: nothing to do, and not counted
         if not self.momenta and self._has_momentum():
             self.momenta = flat.like_primal()
-        left_alone = self._gather_gradients()
         if self.steps == 0:
             for anchor, v in zip(self.anchor, flat.primal, strict=True):
                 anchor.copy_(v)
-        self._clip()
-        for block in flat.blocks:
-            if block.role == "alpha":
-                self._dual_step(block, sizes[block.group])
-            elif block.role in PRIMAL:
-                self._primal_step(block, sizes[block.group])
-        for tensor, before in left_alone:
-            tensor.copy_(before)
+        clip = self._clip_factor()
+        for stretch in self._stretches(sizes):
+            self._step_stretch(stretch, sizes[stretch.block.group], clip)
+        if (gradient := self.loss.alpha.grad) is not None:
+            self._dual_step(self._alpha, gradient, sizes[-1])
         flat.mark_changed()
         self.steps += 1
-        for average, v in zip(self.averages, flat.primal, strict=False):
-            average.lerp_(v.to(average.dtype), 1 / self.steps)
         return value
 
     def _has_momentum(self) -> bool:
         return any(group["momentum"] for group in self.param_groups[:-2])
 
-    def _dual_step(self, block: Block, eta: float) -> None:
-        block.of(self.flat.vectors).add_(block.of(self.gradients), alpha=eta)
+    def _stretches(self, sizes: list[float]) -> list[Stretch]:
+        """The stretches of v that take a step each, kept until something moves."""
+        ways = [self._way(block, sizes) for block in self.flat.blocks]
+        same = [ways.index(way) for way in ways]  # a scheduler changes ways, but seldom these
+        kept = self._cut_for
+        if not (
+            kept and kept[0] == same and kept[1] is self.flat.vectors and kept[2] is self.momenta
+        ):
+            self._cut = stretches(self.flat, [*same])
+            for stretch in self._cut:
+                stretch.cut(*self._sides(stretch))
+            (block,) = [block for block in self.flat.blocks if block.role == "alpha"]
+            self._alpha = block.of(self.flat.vectors)
+            self._cut_for = (same, self.flat.vectors, self.momenta)
+        return self._cut
 
-    def _primal_step(self, block: Block, eta: float) -> None:
-        v, gradient = block.of(self.flat.vectors), block.of(self.gradients)
-        if block.role == "weight":  # a, b take the paper's step, whatever a scheduler sets
-            group = self.param_groups[block.group]
-            if group["momentum"]:
-                momentum = block.of(self.momenta)
-                gradient = momentum.mul_(group["momentum"]).add_(gradient)
-            if group["weight_decay"]:
-                v.mul_(1 - eta * group["weight_decay"])
-        v.add_(gradient, alpha=-eta).lerp_(block.of(self.anchor), eta / (eta + self.gamma))
+    def _way(self, block: Block, sizes: list[float]) -> tuple[Any, ...]:
+        """What tells the step of one block from that of another."""
+        if block.role != "weight":  # a, b take the paper's step, whatever a scheduler sets
+            return (sizes[block.group], 0.0, 0.0, None)
+        group = self.param_groups[block.group]
+        return (sizes[block.group], group["momentum"], group["weight_decay"], self.max_grad_norm)
 
-    def _gather_gradients(self) -> list[tuple[Tensor, Tensor]]:
-        """Copy gradients into the vector; return the tensors to leave alone, with their values."""
-        views, gradients, missing = [], [], []
-        for entry, tensor, view in self._slots:
-            if tensor.grad is None:
-                view.zero_()
-                missing.append((entry, tensor))
-            else:
-                views.append(view)
-                gradients.append(tensor.grad.to_dense() if tensor.grad.is_sparse else tensor.grad)
-        if views:
-            torch._foreach_copy_(views, gradients)
-        kept = [tensor.data for _, tensor in missing]
-        for entry, tensor in missing:
-            if entry.role == "weight":
-                kept.extend(self._state_of(entry, tensor))
-        return [(tensor, tensor.clone()) for tensor in kept]
+    def _sides(self, stretch: Stretch) -> list[Tensor | None]:
+        """What `Stretch.cut` wants."""
+        kept = (self.flat.vectors, self.anchor, self.averages, self.momenta)
+        return [*(stretch.of(vectors) if vectors else None for vectors in kept), None, None]
 
-    def _state_of(self, entry: Entry, tensor: Tensor) -> list[Tensor]:
-        """What the optimizer keeps of one weight from step to step."""
-        vector, start = self.flat.places[entry.role, entry.name]
-        return [view_like(tensor, self.momenta[vector], start)] if self.momenta else []
+    def _step_stretch(self, stretch: Stretch, eta: float, clip: Tensor | None) -> None:
+        """Step and average, part by part; what has no gradient is left alone."""
+        gradients, missing = stretch.gradients()
+        role, group = stretch.block.role, self.param_groups[stretch.block.group]
+        kept = [(t, t.clone()) for i in missing if gradients for t in self._state_of(stretch, i)]
+        for cut, own in zip(stretch.cuts, gradients, strict=False):
+            if clip is not None and role == "weight":
+                own = [gradient * clip.to(gradient.dtype) for gradient in own]
+            self._primal_step(role, cut, own, eta, group)
+            if not missing:
+                self._average(cut)
+        for tensor, before in kept:
+            tensor.copy_(before)
+        for cut in stretch.cuts if missing else ():
+            self._average(cut)
 
-    def _clip(self) -> None:
+    def _average(self, cut: Cut) -> None:
+        if cut.average is not None:
+            v = cut.v if cut.average.dtype == cut.v.dtype else cut.v.to(cut.average.dtype)
+            cut.average.lerp_(v, 1 / (self.steps + 1))
+
+    def _dual_step(self, alpha: Tensor, gradient: Tensor, eta: float) -> None:
+        alpha.add_(gradient, alpha=eta)
+
+    def _primal_step(
+        self, role: str, cut: Cut, gradients: list[Tensor], eta: float, group: dict[str, Any]
+    ) -> None:
+        if role == "weight" and group["weight_decay"]:
+            cut.v.mul_(1 - eta * group["weight_decay"])
+        if role == "weight" and group["momentum"]:
+            assert cut.momentum is not None
+            cut.momentum.mul_(group["momentum"])
+            torch._foreach_add_(cut.momenta, gradients)
+            cut.v.add_(cut.momentum, alpha=-eta)
+        else:
+            torch._foreach_add_(cut.tensors, gradients, alpha=-eta)
+        cut.v.lerp_(cut.anchor, eta / (eta + self.gamma))
+
+    def _state_of(self, stretch: Stretch, index: int) -> list[Tensor]:
+        """One tensor of a stretch, and what the optimizer keeps of it from step to step."""
+        kept = [stretch.tensors[index].data]
+        if stretch.entries[index].role == "weight" and self.momenta:
+            kept.append(stretch.view(index, stretch.of(self.momenta)))
+        return kept
+
+    def _clip_factor(self) -> Tensor | None:
+        """What to multiply the gradients of w by, so that together they are not too long."""
         if self.max_grad_norm is None:
-            return
-        blocks = [b.of(self.gradients) for b in self.flat.blocks if b.role == "weight"]
-        norms = [torch.linalg.vector_norm(g.to(self.flat.dtype)) for g in blocks]
+            return None
+        gradients = [tensor.grad for tensor in self._weights if tensor.grad is not None]
+        if not gradients:
+            return None
+        dense = (g.to_dense() if g.is_sparse else g for g in gradients)
+        norms = [torch.linalg.vector_norm(g, dtype=self.flat.dtype) for g in dense]
         norm = torch.linalg.vector_norm(torch.stack(norms))
-        factor = (self.max_grad_norm / (norm + 1e-6)).clamp(max=1.0)
-        for gradient in blocks:
-            gradient.mul_(factor.to(gradient.dtype))
+        return torch.clamp(self.max_grad_norm / (norm + 1e-6), max=1.0)
 
     def _step_size(self, group: dict[str, Any], stage_lr: float) -> float:
         return stage_lr * (float(group["lr"]) / self.base_lr)
@@ -252,8 +303,7 @@ class PPDSG(torch.optim.Optimizer):
 
     def _has_gradients(self) -> bool:
         """Whether there is anything to do; raise if those of a, b, alpha were missed or kept."""
-        weights = (t.grad for entry, t, _ in self._slots if entry.role == "weight")
-        first = next((gradient for gradient in weights if gradient is not None), None)
+        first = next((g for tensor in self._weights if (g := tensor.grad) is not None), None)
         alpha = self.loss.alpha.grad
         if first is None or alpha is None:
             if first is not None and self.loss.a.grad is None and self.loss.b.grad is None:

@@ -34,6 +34,7 @@ ROOMS = [
     "streams",
     "loss",
     "flat",
+    "stretches",
     "parameters",
     "optim",
     "adaptive",
