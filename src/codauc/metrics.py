@@ -22,6 +22,7 @@ from codauc.checks import known_arguments, real
 
 Scores = NDArray[Any]
 Counts = NDArray[np.int64]
+_BLOCK = 2048  # scores looked up at a time
 
 
 class AUC(NamedTuple):
@@ -106,7 +107,7 @@ def sorted_classes(scores: Any, labels: Any) -> tuple[Scores, Scores]:
     values, positive = _checked(scores, labels, empty=True)
     _refuse_columns(values)
     values = _widened(values)
-    return np.sort(values[positive]), np.sort(values[~positive])
+    return _classes(values, positive)
 
 
 def sorted_interval(ups: Scores, downs: Scores, level: float) -> AUC:
@@ -115,14 +116,25 @@ def sorted_interval(ups: Scores, downs: Scores, level: float) -> AUC:
     >>> sorted_interval(np.array([2, 4]), np.array([1, 3]), 0.95).value
     0.75
     """
+    few, many = sorted((ups, downs), key=len)
+    ends, left, right = _places(few, many)
+    counts, n = _steps(ends), len(many)
+    value = _won(counts, left, right, few is ups, 2 * len(few) * n)
+    # all of the few are at one place: below all of the many, above all, or tied with all
+    if left[0] == left[-1] in (0, n) and right[0] == right[-1] in (0, n):
+        return _binomial_interval(value, len(few), level)
     # a negative's wins are what its placement lacks to 1, and vary just as much
-    wins, losses = _doubled_wins(ups, downs), _doubled_wins(downs, ups)
-    value = int(wins.sum()) / (2 * len(ups) * len(downs))
-    if np.ptp(wins) == 0 and np.ptp(losses) == 0:
-        return _binomial_interval(value, min(len(ups), len(downs)), level)
-    spread_ups = _variance(wins, 2 * len(downs)) / len(ups)
-    spread_downs = _variance(losses, 2 * len(ups)) / len(downs)
-    return _normal_interval(value, math.sqrt(spread_ups + spread_downs), level)
+    mean = value if few is ups else 1 - value
+    squares = _squares(counts, left + right, 2 * n, mean)
+    spread = _variance(squares, len(few)) / len(few)
+    # the same for the many: those below all of the few, those tied with some, those above
+    squares = int(left[0]) * (1 - mean) ** 2
+    squares += _squares(right - left, 2 * ends - counts, 2 * len(few), 1 - mean)
+    right[:-1] -= left[1:]
+    right[-1] -= n
+    squares += _squares(-right, ends, len(few), 1 - mean)
+    spread += _variance(squares, n) / n
+    return _normal_interval(value, math.sqrt(spread), level)
 
 
 def parts_for(tolerance: float) -> int:
@@ -160,9 +172,9 @@ def bin_counts(values: Scores, grid: Scores) -> Counts:
     >>> bin_counts(np.array([1, 2, 2, 3, 5, 7]), grid=np.array([2, 5]))
     array([1, 2, 1, 1, 1])
     """
-    left, right = (np.searchsorted(values, grid, side=side) for side in ("left", "right"))
-    edges = np.stack([left, right], axis=1).ravel().astype(np.int64, copy=False)
-    return np.diff(edges, prepend=0, append=len(values))
+    left, right = _edges(values, np.asarray(grid))
+    edges = np.append(np.stack([left, right], axis=1), len(values))
+    return _steps(edges)
 
 
 def binned_interval(ups: Counts, downs: Counts, level: float) -> AUC:
@@ -194,8 +206,8 @@ def binned_interval(ups: Counts, downs: Counts, level: float) -> AUC:
     bound = _dot(ups[::2], downs[::2]) / (2 * n_ups * n_downs)
     if bound == 0 and np.ptp(wins[ups > 0]) == 0 and np.ptp(losses[downs > 0]) == 0:
         return _binomial_interval(value, min(n_ups, n_downs), level)
-    spread_ups = _binned_variance(ups, wins / (2 * n_downs)) / n_ups
-    spread_downs = _binned_variance(downs, losses / (2 * n_ups)) / n_downs
+    spread_ups = _variance(_squares(ups, wins, 2 * n_downs, value), n_ups) / n_ups
+    spread_downs = _variance(_squares(downs, losses, 2 * n_ups, 1 - value), n_downs) / n_downs
     error = math.sqrt(spread_ups + spread_downs)
     slack = math.hypot(
         _slack(ups[::2], downs[::2], n_ups, n_downs), _slack(downs[::2], ups[::2], n_downs, n_ups)
@@ -218,19 +230,58 @@ def _normal_interval(
 
 
 def _auc(ups: Scores, downs: Scores) -> float:
-    return int(_doubled_wins(ups, downs).sum()) / (2 * len(ups) * len(downs))
+    few, many = sorted((ups, downs), key=len)
+    ends, left, right = _places(few, many)
+    return _won(_steps(ends), left, right, few is ups, 2 * len(few) * len(many))
 
 
-def _doubled_wins(mine: Scores, others: Scores) -> Counts:
-    """For each of `mine`, 2 #{others below} + #{others equal}; both are sorted."""
-    left = np.searchsorted(others, mine, side="left")
-    right = np.searchsorted(others, mine, side="right")
-    return (left + right).astype(np.int64, copy=False)
+def _places(few: Scores, many: Scores) -> tuple[Counts, Counts, Counts]:
+    """For each distinct one of `few`: #{few up to it}, #{many below it} and #{many up to it}.
+
+    Both are sorted. Only the smaller class is looked up: that tells the places of the larger too.
+    """
+    is_last = np.ones(len(few), bool)
+    np.not_equal(few[1:], few[:-1], out=is_last[:-1])
+    last = is_last.nonzero()[0]
+    left, right = _edges(many, few[last])
+    last += 1
+    return last, left, right
 
 
-def _variance(doubled: Counts, scale: int) -> float:
-    """The sample variance of the placements `doubled / scale`; 1/4 if there is only one."""
-    return 0.25 if len(doubled) == 1 else float(np.var(doubled / scale, ddof=1))
+def _edges(values: Scores, grid: Scores) -> tuple[Counts, Counts]:
+    """#{values below} and #{values up to} each point of the grid; both are sorted."""
+    left = _below(values, grid)
+    right = left.copy()
+    if len(values):
+        # a score without an equal needs no second look
+        tied = (values.take(left, mode="clip") == grid).nonzero()[0]
+        right[tied] = values.searchsorted(grid[tied], side="right")
+    return left, right
+
+
+def _below(values: Scores, grid: Scores) -> Counts:
+    """#{values below} each point of the grid; both are sorted."""
+    found, low = np.empty(len(grid), np.int64), 0
+    # in blocks, since a search through a few values stays in the cache
+    for start in range(0, len(grid), _BLOCK):
+        block, out = grid[start : start + _BLOCK], found[start : start + _BLOCK]
+        high = low + int(values[low:].searchsorted(block[-1]))
+        np.add(values[low:high].searchsorted(block), low, out=out)
+        low = high
+    return found
+
+
+def _won(counts: Counts, left: Counts, right: Counts, ups: bool, doubled_pairs: int) -> float:
+    """The AUC from the `_places` of the smaller class, which are the `ups` or not."""
+    wins = int(np.dot(counts, left)) + int(np.dot(counts, right))
+    return (wins if ups else doubled_pairs - wins) / doubled_pairs
+
+
+def _steps(edges: Counts) -> Counts:
+    """The first edge, and what each of the others adds to the one before."""
+    steps = edges.copy()
+    steps[1:] -= edges[:-1]
+    return steps
 
 
 def _binned_wins(others: Counts) -> Counts:
@@ -243,13 +294,17 @@ def _dot(a: Counts, b: Counts) -> int:
     return sum(map(mul, a.tolist(), b.tolist()))
 
 
-def _binned_variance(counts: Counts, placements: NDArray[np.float64]) -> float:
-    """The sample variance of placements that occur `counts` times; 1/4 if there is only one."""
-    n = int(counts.sum())
-    if n == 1:
-        return 0.25
-    mean = np.average(placements, weights=counts)
-    return float(np.dot(counts, (placements - mean) ** 2) / (n - 1))
+def _squares(counts: Counts, wins: Counts, scale: int, mean: float) -> float:
+    """The sum of squares about `mean` of placements `wins / scale` that occur `counts` times."""
+    placements = wins / scale
+    placements -= mean
+    placements *= placements
+    return float(np.dot(counts, placements))
+
+
+def _variance(squares: float, n: int) -> float:
+    """The sample variance of n placements; 1/4 if there is only one."""
+    return 0.25 if n == 1 else squares / (n - 1)
 
 
 def _slack(mine: Counts, others: Counts, n: int, n_others: int) -> float:
@@ -263,8 +318,17 @@ def _split(
     values: Scores, positive: NDArray[np.bool_], column: int | None = None
 ) -> tuple[Scores, Scores]:
     """The sorted scores of the positives and of the negatives, at least one of each."""
-    ups, downs = np.sort(values[positive]), np.sort(values[~positive])
+    ups, downs = _classes(values, positive)
     require_both(len(ups), len(downs), "" if column is None else f" in column {column}")
+    return ups, downs
+
+
+def _classes(values: Scores, positive: NDArray[np.bool_]) -> tuple[Scores, Scores]:
+    """The sorted scores of the positives and of the negatives."""
+    # for classes of equal size compress takes a third of the time of a mask as an index
+    ups, downs = values.compress(positive), values.compress(~positive)
+    ups.sort()
+    downs.sort()
     return ups, downs
 
 
@@ -321,8 +385,10 @@ def _array(name: str, values: Any) -> Scores:
     """`values` as an array of real numbers, none of them changed, so that ties stay ties."""
     if hasattr(values, "detach"):
         values = values.detach().cpu()
-        # numpy has no bfloat16, and float64 holds every value of the smaller types
-        values = (values.double() if values.dtype.is_floating_point else values).numpy()
+        try:
+            values = values.numpy()
+        except TypeError:  # numpy has no bfloat16, and float64 holds every value of the small types
+            values = values.double().numpy()
     try:
         array = np.asarray(values)
     except (TypeError, ValueError, RuntimeError) as error:
@@ -339,10 +405,9 @@ def _array(name: str, values: Any) -> Scores:
 
 
 def _refuse_nan(name: str, values: Scores, remedy: str) -> None:
-    if values.dtype.kind != "f":
-        return
-    bad = np.isnan(values)
-    if bad.any():
+    # the largest is NaN if any is, and takes no memory to find
+    if values.dtype.kind == "f" and np.isnan(values.max(initial=-np.inf)):
+        bad = np.isnan(values)
         first = tuple(int(i) for i in np.argwhere(bad)[0])
         raise ValueError(
             f"{name} with {int(bad.sum())} NaN, the first at index "
@@ -355,7 +420,8 @@ def _positives(labels: Scores) -> NDArray[np.bool_]:
     if labels.dtype.kind == "b":
         return labels
     positive: NDArray[np.bool_] = labels == 1
-    if not ((positive | (labels == 0)).all() or (positive | (labels == -1)).all()):
+    others = labels.size - np.count_nonzero(positive)
+    if not any(np.count_nonzero(labels == negative) == others for negative in (0, -1)):
         found = np.unique(labels)
         shown = ", ".join(f"{value:g}" for value in found[:5]) + (", ..." if found.size > 5 else "")
         raise ValueError(

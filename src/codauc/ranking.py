@@ -32,11 +32,11 @@ def average_precision(scores: Array, labels: Array) -> float:
     >>> round(average_precision(np.array([4, 3, 2, 1.]), np.array([1, 0, 1, 0], bool)), 4)
     0.8333
     """
-    order = np.argsort(-scores, kind="stable")
-    ranked, hits = scores[order], labels[order].astype(np.int64)
-    ends = np.append(np.flatnonzero(np.diff(ranked)), len(ranked) - 1)
-    found = np.cumsum(hits)[ends]
-    return float((np.diff(found, prepend=0) * found / (ends + 1)).sum() / hits.sum())
+    positive = labels.astype(bool, copy=False)
+    ups, downs = np.sort(scores.compress(positive)), np.sort(scores.compress(~positive))
+    found = len(ups) - np.searchsorted(ups, ups)
+    wrong = len(downs) - np.searchsorted(downs, ups)
+    return float((found / (found + wrong)).mean())
 
 
 def calibrate(scores: Array, labels: Array) -> Calibration:

@@ -9,8 +9,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.stats import rankdata
 from sklearn.metrics import roc_auc_score
 
+from codauc import metrics
 from codauc.metrics import (
     auc,
     auc_interval,
@@ -143,6 +145,76 @@ def test_interval_equals_delong_by_all_pairs(rows):
             low, high = interval.value - 1.959964 * expected, interval.value + 1.959964 * expected
             assert interval.low == pytest.approx(max(0, low), abs=1e-6)
             assert interval.high == pytest.approx(min(1, high), abs=1e-6)
+
+
+def counted(scores, labels):
+    """The AUC by all n+ n- pairs, in Python's integers."""
+    ups = [s for s, y in zip(scores, labels, strict=True) if y]
+    downs = [s for s, y in zip(scores, labels, strict=True) if not y]
+    doubled = sum(2 * (u > d) + (u == d) for u in ups for d in downs)
+    return doubled / (2 * len(ups) * len(downs))
+
+
+EDGES = st.sampled_from([-math.inf, -1.0, -(2.0**-149), -0.0, 0.0, 2.0**-149, 1.0, math.inf])
+
+
+@SEEDED
+@given(rows=samples(EDGES), dtype=st.sampled_from([np.float32, np.float64]))
+def test_infinities_zeros_and_the_smallest_numbers_are_counted_as_all_pairs_are(rows, dtype):
+    scores, labels = zip(*rows, strict=True)
+    scores, labels = np.array(scores, dtype), np.array(labels)
+    assert auc(scores, labels) == counted(scores.tolist(), labels)
+    assert auc_interval(scores, labels).value == auc(scores, labels)
+    if 1 < labels.sum() < len(labels) - 1:
+        expected = slow_delong(scores, labels)
+        assert auc_interval(scores, labels).std_error == pytest.approx(expected, abs=1e-12)
+
+
+TYPES = ["?", "int8", "uint8", "int64", "uint64", "float16", "float32", "float64"]
+
+
+@pytest.mark.parametrize("share", [0.0, 0.05, 0.5, 0.95, 1.0])
+@pytest.mark.parametrize("top", [2, 7, 100])
+@pytest.mark.parametrize("dtype", TYPES)
+def test_scores_of_every_type_are_counted_as_all_pairs_are(dtype, top, share):
+    """With a share of 0 or 1 a class has one sample."""
+    rng = np.random.default_rng(top)
+    labels = rng.random(300) < share
+    labels[:2] = True, False
+    scores = rng.integers(0, top, 300).astype(dtype)
+    expected = counted(scores.tolist(), labels)
+    assert auc(scores, labels) == auc(torch.from_numpy(scores), labels) == expected
+    assert auc_interval(scores, labels).value == expected
+    if 0 < share < 1:
+        expected = slow_delong(scores.astype(float), labels)
+        assert auc_interval(scores, labels).std_error == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("decimals", [2, 17])
+@pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
+def test_many_samples_have_the_interval_of_their_ranks(p, decimals):
+    """More scores than are looked up at a time; placements by ranks instead of by all pairs."""
+    rng = np.random.default_rng(0)
+    labels = rng.random(20_000) < p
+    scores = np.round(rng.normal(size=20_000) + labels, decimals).astype(np.float32)
+    within = np.where(labels, *(rankdata_of(scores, mask) for mask in (labels, ~labels)))
+    placed = (rankdata(scores) - within) / np.where(labels, (~labels).sum(), labels.sum())
+    interval = auc_interval(scores, labels)
+    assert interval.value == pytest.approx(placed[labels].mean(), abs=1e-14)
+    spread = sum(placed[mask].var(ddof=1) / mask.sum() for mask in (labels, ~labels))
+    assert interval.std_error == pytest.approx(math.sqrt(spread), rel=1e-12)
+
+
+def rankdata_of(scores, mask):
+    """The ranks within the samples of the mask; 0 elsewhere."""
+    ranks = np.zeros(len(scores))
+    ranks[mask] = rankdata(scores[mask])
+    return ranks
+
+
+def test_tensors_of_a_type_that_numpy_has_are_not_copied_to_a_wider_one():
+    scores = torch.tensor([0.1, 0.4, 0.4, 0.8])
+    assert np.shares_memory(metrics._array("scores", scores), scores.numpy())
 
 
 def coverage(shift, n_pos, n_neg, truth, decimals=17, repeats=1500):

@@ -219,3 +219,9 @@ def test_average_precision_is_scikit_learns(pairs):
         assert average_precision(scores, labels) == pytest.approx(
             average_precision_score(labels, scores), abs=1e-12
         )
+
+
+def test_average_precision_counts_infinite_scores_as_tied():
+    scores = np.array([math.inf, math.inf, 0.0, -0.0, -math.inf])
+    labels = np.array([True, False, False, True, False])
+    assert average_precision(scores, labels) == (1 / 2 + 2 / 4) / 2
