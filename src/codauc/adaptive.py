@@ -64,6 +64,7 @@ class PPDAdam(PPDSG):
             raise ValueError(f"dual_lr={dual_lr!r}: expected at most 1, the whole way; use 0.1.")
         self.moment_steps = 0  # since the optimizer was made
         self._holder = nn.Module()
+        self._places: list[Tensor] = []
         super().__init__(
             model,
             loss,
@@ -76,8 +77,6 @@ class PPDAdam(PPDSG):
         )
         for group in self.param_groups[-2:]:
             group["lr"] = self.dual_lr
-        # where the gradients of small tensors are laid side by side
-        self._places = [v.new_empty(min(BLOCK, len(v))) for v in self.flat.vectors]
 
     def _moments(self, entries: list[Entry]) -> list[Entry]:
         """A second moment beside each weight, laid out in the same order."""
@@ -99,9 +98,15 @@ class PPDAdam(PPDSG):
         *sides, second, place = super()._sides(stretch)
         if stretch.block.role == "weight":
             second = self._second(stretch)
-        if stretch.size <= BLOCK:  # a larger one has a single gradient
-            place = self._places[stretch.vector][: stretch.size]
+        if len(stretch.tensors) > 1:
+            place = self._place(stretch)
         return [*sides, second, place]
+
+    def _place(self, stretch: Stretch) -> Tensor:
+        """Where to lay the gradients of several tensors side by side."""
+        if not self._places:
+            self._places = [v.new_empty(min(BLOCK, len(v))) for v in self.flat.vectors]
+        return self._places[stretch.vector][: stretch.size]
 
     def _state_of(self, stretch: Stretch, index: int) -> list[Tensor]:
         kept = super()._state_of(stretch, index)
@@ -133,10 +138,7 @@ class PPDAdam(PPDSG):
     def _primal_step(
         self, role: str, cut: Cut, gradients: list[Tensor], eta: float, group: dict[str, Any]
     ) -> None:
-        gradient = gradients[0]
-        if cut.gradient is not None:
-            torch._foreach_copy_(cut.gradients, gradients)
-            gradient = cut.gradient
+        gradient = cut.side_by_side(gradients)
         if role == "ab":
             sizes, direction = eta * self._inverse_curvature(2), gradient
         else:

@@ -11,6 +11,7 @@ from torch import Tensor
 from codauc.agreement import compare
 from codauc.encoding import Plain, encoding
 from codauc.group import Flight, Group, Pending
+from codauc.memory import zero_vector
 from codauc.optim import PPDSG
 
 WISHES = ("stop", "leave", "save")  # what a worker can ask of all
@@ -60,7 +61,7 @@ class Averager:
     def _buffer(self) -> Tensor:
         flat = self.opt.flat
         tail = 2 * self.opt.loss.seen.numel() + self.group.size + len(WISHES) + 1
-        return torch.zeros(self.size + tail, dtype=flat.dtype, device=flat.vectors[0].device)
+        return zero_vector(self.size + tail, flat.dtype, flat.vectors[0].device)
 
     @torch.no_grad()
     def start(self, **settings: Any) -> None:

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
+from codauc.memory import empty_vector, zero_vector
+
 PRIMAL = ("weight", "ab")  # roles that make up v = (w, a, b); they come first in every vector
 STEERED = (*PRIMAL, "alpha")  # what gradients move; the rest follows by itself
 ROLES = (*STEERED, "buffer", "moment")
@@ -91,7 +93,7 @@ class FlatState:
         index, start = len(self.vectors), 0
         mine = [entry for entry in self.entries if entry.tensor.dtype == dtype]
         device = mine[0].tensor.device
-        vector = torch.empty(sum(e.tensor.numel() for e in mine), dtype=dtype, device=device)
+        vector = empty_vector(sum(e.tensor.numel() for e in mine), dtype, device)
         self.primal_sizes.append(sum(e.tensor.numel() for e in mine if e.role in PRIMAL))
         self.steered_sizes.append(sum(e.tensor.numel() for e in mine if e.role in STEERED))
         for entry in mine:
@@ -116,7 +118,7 @@ class FlatState:
     def like_primal(self, at_least: torch.dtype | None = None) -> list[Tensor]:
         """Zeros laid out like v, in at least the given precision."""
         return [
-            torch.zeros_like(v, dtype=torch.promote_types(v.dtype, at_least or v.dtype))
+            zero_vector(len(v), torch.promote_types(v.dtype, at_least or v.dtype), v.device)
             for v in self.primal
         ]
 
@@ -206,12 +208,12 @@ class FlatState:
     def check(self) -> None:
         """Raise if a tensor is no longer a view of the vector, so no stale copy is ever trained."""
         for entry, tensor, pointer in self._expected:
-            owner, attribute = entry.owner, entry.attribute
-            table = owner._parameters if entry.role in STEERED else owner._buffers
-            if table.get(attribute) is not tensor or tensor.data_ptr() != pointer or entry.ties:
-                self._check_entry(entry, tensor, pointer)
+            (_, role, _, owner, attribute, ties) = entry
+            table = owner._parameters if role in STEERED else owner._buffers
+            if table.get(attribute) is not tensor or tensor.data_ptr() != pointer or ties:
+                self._check_closely(entry, tensor, pointer)
 
-    def _check_entry(self, entry: Entry, tensor: Tensor, pointer: int) -> None:
+    def _check_closely(self, entry: Entry, tensor: Tensor, pointer: int) -> None:
         holders = ((entry.owner, entry.attribute), *entry.ties)
         now = next((t for h in holders if (t := entry.held_by(*h)) is not tensor), tensor)
         if now is not tensor or tensor.data_ptr() != pointer:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Any, SupportsFloat
+from typing import Any, NoReturn, SupportsFloat
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from codauc.checks import choice, known_arguments, real, whole
+from codauc.closed_form import Given, OneTask, SeveralTasks, arrays_of
 from codauc.objective import positives
 
 LINKS = ("sigmoid", "identity")
+_USUAL = (torch.float32, torch.float64)
 
 
 class MinMaxAUCLoss(nn.Module):
@@ -41,7 +45,7 @@ class MinMaxAUCLoss(nn.Module):
     >>> value = loss(logits, torch.tensor([1, 0, 0, 0]))
     >>> value.backward()
     >>> round(value.item(), 4), [round(g, 4) for g in logits.grad.tolist()]
-    (-0.075, [-0.0562, 0.0188, 0.0188, 0.0188])
+    (-0.075, [-0.0563, 0.0188, 0.0188, 0.0188])
     """
 
     seen: Tensor
@@ -70,6 +74,7 @@ class MinMaxAUCLoss(nn.Module):
         self.one_class_told = False  # whether a shard without a class was reported
         self.ratio_told = False  # whether a doubtful pos_ratio was reported
         self._ratio_cache: Tensor | None = None
+        self._mirror: tuple[Tensor, NDArray[np.int64]] | None = None
         self.a = nn.Parameter(torch.zeros(self.tasks))
         self.b = nn.Parameter(torch.zeros(self.tasks))
         self.alpha = nn.Parameter(torch.zeros(self.tasks))
@@ -80,12 +85,11 @@ class MinMaxAUCLoss(nn.Module):
 
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
         """F over the batch, a scalar; in training mode, with gradients, the labels are counted."""
-        logits, positive, count = self._counted(logits, labels)
-        ratio = self.pos_ratio
-        value: Tensor = _MinMaxAUC.apply(  # type: ignore[no-untyped-call]
-            logits, positive, count, self.a, self.b, self.alpha, ratio, self.margin, self.link
-        )
-        return value + self.mix * self._entropy(logits, positive) if self.mix else value
+        logits, labels = self.aligned(logits, labels)
+        given, own = self._counted(logits, labels), self._parameters
+        apply = OneTask.at_once if isinstance(given.count, int) else SeveralTasks.apply
+        value: Tensor = apply(logits, own["a"], own["b"], own["alpha"], given)
+        return value + self.mix * self._entropy(logits, given) if self.mix else value
 
     def cross_entropy(self, logits: Tensor, labels: Tensor) -> Tensor:
         """The batch's mean cross-entropy, in place of F, for a warm start: it moves w alone.
@@ -97,25 +101,49 @@ class MinMaxAUCLoss(nn.Module):
         >>> loss.cross_entropy(torch.zeros(2), torch.tensor([0, 1]))
         tensor(0.6931, grad_fn=<AddBackward0>)
         """
-        logits, positive, _ = self._counted(logits, labels)
-        nothing = 0 * (self.a.sum() + self.b.sum() + self.alpha.sum())
-        return self._entropy(logits, positive) + nothing
-
-    def _entropy(self, logits: Tensor, positive: Tensor) -> Tensor:
-        z = logits.to(torch.promote_types(logits.dtype, self.a.dtype))
-        return binary_cross_entropy_with_logits(z, positive.to(z.dtype)) * self.tasks
-
-    def _counted(self, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Logits, which labels are positive, and how many; they are checked, and counted."""
         logits, labels = self.aligned(logits, labels)
+        nothing = 0 * (self.a.sum() + self.b.sum() + self.alpha.sum())
+        return self._entropy(logits, self._counted(logits, labels)) + nothing
+
+    def _entropy(self, logits: Tensor, given: Given) -> Tensor:
+        marks: Tensor = torch.as_tensor(given.marks)
+        value = binary_cross_entropy_with_logits(logits.to(marks.dtype), marks)
+        return value * self.tasks if self.tasks > 1 else value
+
+    def _counted(self, logits: Tensor, labels: Tensor) -> Given:
+        """What the batch gives beside logits, checked, and counted if it is one of training."""
+        counting = self.training and torch.is_grad_enabled()  # validation is not training data
+        own, size = self._parameters["a"], len(labels)
+        assert own is not None
+        if self.tasks == 1 and _numbers_at_hand(logits):
+            z, marks, known = arrays_of(logits, labels, own)
+            if self.validate is not False:
+                check_arrays(z, marks, known, logits)
+            count = int(np.add.reduce(marks))
+            if counting:
+                seen = self._mirrored()
+                seen[0, 0] += count
+                seen[1, 0] += size - count
+            return Given(z, marks, count, self._ratio(), self.margin, self.link)
         if self._values_need_a_check(logits):
             check_values(logits.detach(), labels)
-            self._checked = True
-        positive = positives(labels)
-        count = positive.sum(0)
-        if self.training and torch.is_grad_enabled():  # a validation loss is not training data
-            self.seen.add_(torch.stack((count, len(labels) - count)).view(2, self.tasks))
-        return logits, positive, count
+        signs = positives(labels).to(torch.promote_types(logits.dtype, own.dtype))
+        counts = torch.count_nonzero(signs, 0)
+        if counting:
+            self.seen.add_(torch.stack((counts, size - counts)).view(2, self.tasks))
+        return Given(None, signs, counts, self.pos_ratio, self.margin, self.link)
+
+    def _mirrored(self) -> NDArray[np.int64]:
+        """What was seen, as an array of the same memory: to add to it is not worth an operation."""
+        seen = self._buffers["seen"]
+        if self._mirror is None or self._mirror[0] is not seen:
+            assert seen is not None
+            self._mirror = (seen, seen.numpy())
+        return self._mirror[1]
+
+    def _ratio(self) -> float:
+        """The one task's p."""
+        return self.pos_ratio.item() if self.known_ratio is None else self.known_ratio[0]
 
     @property
     def pos_ratio(self) -> Tensor:
@@ -136,7 +164,8 @@ class MinMaxAUCLoss(nn.Module):
 
     def scores(self, logits: Tensor) -> Tensor:
         """h: the link of the logits, in at least float32."""
-        return _linked(logits, self.a.dtype, self.link)
+        h = logits.to(torch.promote_types(logits.dtype, self.a.dtype))
+        return h.sigmoid() if self.link == "sigmoid" else h
 
     def extra_repr(self) -> str:
         """What `print(loss)` shows."""
@@ -146,12 +175,30 @@ class MinMaxAUCLoss(nn.Module):
     def _values_need_a_check(self, logits: Tensor) -> bool:
         if self.validate is not None:
             return self.validate
-        if logits.is_meta:  # has no values
-            return False
-        return logits.device.type == "cpu" or not self._checked
+        kind = logits.device.type
+        if kind in ("cpu", "meta"):  # meta tensors have no values
+            return kind == "cpu"
+        first, self._checked = not self._checked, True
+        return first
 
     def aligned(self, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Logits and labels of one shape: [N] for one task, [N, C] for C."""
+        if not (isinstance(logits, Tensor) and isinstance(labels, Tensor)):
+            self._refuse(logits, labels)
+        one, other = logits.shape, labels.shape
+        if self.tasks == 1 and len(one) == 1 and one == other and one[0] and logits.dtype in _USUAL:
+            return logits, labels
+        tails = ((), (1,)) if self.tasks == 1 else ((self.tasks,),)
+        fits = one[:1] == other[:1] and one[1:] in tails and other[1:] in tails and one[:1] > (0,)
+        if not fits or not logits.is_floating_point() or labels.is_complex():
+            self._refuse(logits, labels)
+        if self.tasks == 1:
+            logits = logits if len(one) == 1 else logits.flatten()
+            labels = labels if len(other) == 1 else labels.flatten()
+        return logits, labels
+
+    def _refuse(self, logits: Any, labels: Any) -> NoReturn:
+        """Say what is wrong with them."""
         for name, tensor in (("logits", logits), ("labels", labels)):
             if not isinstance(tensor, Tensor):
                 raise ValueError(
@@ -166,90 +213,18 @@ class MinMaxAUCLoss(nn.Module):
             raise ValueError(f"logits of {logits.dtype}: expected floating point; pass raw logits.")
         if labels.is_complex():
             raise ValueError(f"labels of {labels.dtype}: expected 0 and 1, -1 and +1, or bool.")
-        shapes = [list(logits.shape), list(labels.shape)]
-        if self.tasks == 1:
-            fits = all(shape[1:] in ([], [1]) for shape in shapes)
-            logits, labels = logits.flatten(), labels.flatten()
-        else:
-            fits = all(shape[1:] == [self.tasks] for shape in shapes)
-        if not fits or len(logits) != len(labels):
-            raise ValueError(
-                f"logits of shape {shapes[0]} and labels of shape {shapes[1]}: expected both of "
-                f"shape {self._expected_shape()}; "
-                + (
-                    "pass tasks=C for C tasks, or the difference of two softmax logits."
-                    if self.tasks == 1
-                    else "one column a task."
-                )
+        raise ValueError(
+            f"logits of shape {list(logits.shape)} and labels of shape {list(labels.shape)}: "
+            f"expected both of shape {self._expected_shape()}; "
+            + (
+                "pass tasks=C for C tasks, or the difference of two softmax logits."
+                if self.tasks == 1
+                else "one column a task."
             )
-        return logits, labels
+        )
 
     def _expected_shape(self) -> str:
         return "[N] or [N, 1]" if self.tasks == 1 else f"[N, {self.tasks}]"
-
-
-class _MinMaxAUC(torch.autograd.Function):
-    """F and all its gradients in one pass, in closed form.
-
-    With u = h - (a + m + alpha) for positives and h - (b - m - alpha) for negatives, and the weight
-    c = 1-p or p, dF/dh is 2 c u; the class sums of h that a, b and alpha need follow from sums of
-    c u, and F from the sum of c u^2.
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        logits: Tensor,
-        positive: Tensor,
-        count: Tensor,
-        a: Tensor,
-        b: Tensor,
-        alpha: Tensor,
-        p: Tensor,
-        margin: float,
-        link: str,
-    ) -> Tensor:
-        size = len(logits)
-        h = _linked(logits, a.dtype, link)
-        share = count.to(h.dtype) / size
-        other = 1 - share
-        pull, q = margin + alpha, 1 - p
-        high, low = a + pull, b - pull
-        u = h - torch.where(positive, high, low)
-        cu = torch.where(positive, q, p) * u
-        part = (cu * positive).sum(0) / size
-        up = part + q * share * high  # (1-p) E[h[+]]
-        down = cu.sum(0) / size - part + p * other * low  # p E[h[-]]
-        value = (cu * u).sum(0) / size - p * q * alpha**2
-        value = value - q * share * pull * (a + high) + p * other * pull * (b + low)
-        grad = torch.ops.aten.sigmoid_backward(cu, h) if link == "sigmoid" else cu
-        ctx.save_for_backward(
-            (grad * (2 / size)).to(logits.dtype),
-            2 * (q * share * a - up),
-            2 * (p * other * b - down),
-            2 * (down - up - p * q * alpha),
-        )
-        return value.sum()
-
-    @staticmethod
-    def backward(ctx: Any, scale: Tensor) -> tuple[Tensor | None, ...]:
-        if torch.is_grad_enabled():  # create_graph=True: the result would silently be a constant
-            raise RuntimeError(
-                "MinMaxAUCLoss has no second derivatives: leave out create_graph=True, or write "
-                "the loss with codauc.objective.objective."
-            )
-        logits, a, b, alpha = (
-            (grad * scale).to(grad.dtype) if needed else None
-            for grad, needed in zip(
-                ctx.saved_tensors, [ctx.needs_input_grad[i] for i in (0, 3, 4, 5)], strict=True
-            )
-        )
-        return logits, None, None, a, b, alpha, None, None, None
-
-
-def _linked(logits: Tensor, at_least: torch.dtype, link: str) -> Tensor:
-    h = logits.to(torch.promote_types(logits.dtype, at_least))
-    return h.sigmoid() if link == "sigmoid" else h
 
 
 def _ratios(pos_ratio: SupportsFloat | Iterable[SupportsFloat]) -> tuple[float, ...]:
@@ -274,10 +249,23 @@ def _tasks(tasks: int | None, ratios: tuple[float, ...] | None) -> int:
     return tasks
 
 
+def _numbers_at_hand(logits: Tensor) -> bool:
+    """Whether values can be read as arrays: no device to wait for, and nothing that is traced."""
+    traced = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+    return logits.is_cpu and not traced
+
+
+def check_arrays(z: Any, marks: Any, labels: Any, logits: Tensor) -> None:
+    """`check_values` of one task's arrays; a finite sum of squares has finite terms."""
+    right = labels.dtype == np.bool_ or np.logical_and.reduce(marks == labels)
+    if not (right and math.isfinite(np.dot(z, z))):
+        check_values(logits.detach(), torch.from_numpy(labels))
+
+
 def check_values(logits: Tensor, labels: Tensor) -> None:
     """Raise if a logit is not finite or the labels are not of two known values."""
-    low, high = torch.aminmax(logits)
-    if not (math.isfinite(low.item()) and math.isfinite(high.item())):
+    # a finite sum has finite terms; the sum of finite ones may overflow
+    if not math.isfinite(logits.sum()) and not logits.isfinite().all():
         bad = (~logits.isfinite()).nonzero()
         raise ValueError(
             f"logits: got {int(logits.isnan().sum())} NaN and {int(logits.isinf().sum())} infinite "

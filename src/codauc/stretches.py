@@ -9,9 +9,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from codauc.compiled import Loop
 from codauc.flat import PRIMAL, Block, Entry, FlatState, is_dense, view_like
 
-BLOCK = 2**18  # numbers: of four vectors, that many fit a processor's cache
+BLOCK = 2**19  # numbers: of a few vectors, that many fit a processor's cache
 
 
 class Cut(NamedTuple):
@@ -26,6 +27,13 @@ class Cut(NamedTuple):
     tensors: list[Tensor]  # v as its gradients come: in several shapes, or as one part of a tensor
     momenta: list[Tensor]  # the same of the momentum
     gradients: list[Tensor]  # the same of the place for gradients
+
+    def side_by_side(self, gradients: list[Tensor]) -> Tensor:
+        """Gradients as one vector."""
+        if self.gradient is None:
+            return gradients[0]
+        torch._foreach_copy_(self.gradients, gradients)
+        return self.gradient
 
 
 class Stretch:
@@ -42,6 +50,7 @@ class Stretch:
         self.size = self.offsets.pop()
         self.stop = start + self.size
         self.cuts: list[Cut] = []
+        self.loop: Loop | None = None  # in the place of cuts, if the step is compiled
 
     def of(self, vectors: list[Tensor]) -> Tensor:
         """The stretch of vectors that are laid out like the state's own."""
@@ -51,15 +60,18 @@ class Stretch:
         """One tensor's part of a vector that is laid out like this stretch, in its shape."""
         return view_like(self.tensors[index], stretch, self.offsets[index])
 
-    def cut(self, *sides: Tensor | None) -> None:
-        """Lay out the parts: v, anchor, average, momentum, second moment, place for gradients."""
-        if self.size <= BLOCK:
+    def cut(self, sides: list[Tensor | None]) -> None:
+        """Lay out the parts: v, anchor, average, momentum, second moment, place for gradients.
+
+        The place is for steps that take gradients side by side; a single tensor needs none.
+        """
+        if len(self.tensors) > 1:
             self.cuts = [Cut(*sides, *(self._views(sides[i]) for i in (0, 3, 5)))]  # type: ignore[arg-type]
             return
-        count = -(-self.size // BLOCK)
+        count = max(1, -(-self.size // BLOCK))
         columns = [[None] * count if s is None else torch.split(s, BLOCK) for s in sides]
-        whole = [[[] if s is None else [s] for s in columns[i]] for i in (0, 3, 5)]
-        self.cuts = [Cut(*parts) for parts in zip(*columns, *whole, strict=True)]
+        lists = [[[] if s is None else [s] for s in columns[i]] for i in (0, 3, 5)]
+        self.cuts = [Cut(*parts) for parts in zip(*columns, *lists, strict=True)]
 
     def _views(self, side: Tensor | None) -> list[Tensor]:
         return [] if side is None else [self.view(i, side) for i in range(len(self.tensors))]
@@ -76,15 +88,23 @@ class Stretch:
         for i in missing:
             found[i] = torch.zeros_like(self.tensors[i])
         dense = [g.to_dense() if g.is_sparse else g for g in found if g is not None]
-        if len(self.cuts) == 1:
+        if len(self.tensors) > 1:
             return [dense], missing
+        parts = torch.split(_in_order(self.tensors[0], dense[0]), BLOCK)
+        return [[part] for part in parts], missing
+
+    def ordered_gradients(self) -> list[Tensor | None]:
+        """For each tensor its gradient, laid out like it, or None."""
+        found = [tensor.grad for tensor in self.tensors]
         return [
-            [part] for part in torch.split(_in_order(self.tensors[0], dense[0]), BLOCK)
-        ], missing
+            g if g is None else _in_order(t, g) for t, g in zip(self.tensors, found, strict=True)
+        ]
 
 
 def _in_order(tensor: Tensor, gradient: Tensor) -> Tensor:
     """The gradient's numbers in the order in which the tensor's lie in memory."""
+    if gradient.is_sparse:
+        gradient = gradient.to_dense()
     if gradient.is_contiguous() and tensor.is_contiguous():
         return gradient.view(-1)
     if gradient.stride() == tensor.stride() and is_dense(tensor):
@@ -94,15 +114,15 @@ def _in_order(tensor: Tensor, gradient: Tensor) -> Tensor:
     return copied
 
 
-def stretches(flat: FlatState, ways: list[object]) -> list[Stretch]:
+def stretches(flat: FlatState, ways: list[object], most: int = BLOCK) -> list[Stretch]:
     """The stretches of v; neighbours are joined where their blocks' ways to step are equal.
 
-    `ways` has one value for each of the state's blocks.
+    `ways` has one value for each of the state's blocks. Tensors share a stretch of at most `most`.
     """
     found = []
     for block, entries in _joined(flat, ways):
         start = block.start
-        for part in _parts(entries):
+        for part in _parts(entries, most):
             found.append(Stretch(block, start, part))
             start = found[-1].stop
     return found
@@ -125,13 +145,13 @@ def _joined(flat: FlatState, ways: list[object]) -> Iterator[tuple[Block, list[E
         yield first, held
 
 
-def _parts(entries: list[Entry]) -> Iterator[list[Entry]]:
-    """Tensors together as far as they fit a block; larger ones by themselves."""
+def _parts(entries: list[Entry], most: int) -> Iterator[list[Entry]]:
+    """Tensors together, as far as they have at most so many numbers; larger ones by themselves."""
     held: list[Entry] = []
     size = 0
     for entry in entries:
         count = entry.tensor.numel()
-        if held and size + count > BLOCK:
+        if held and size + count > most:
             yield held
             held, size = [], 0
         held.append(entry)

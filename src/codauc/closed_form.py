@@ -1,0 +1,165 @@
+"""F and all its gradients in one pass, as functions that autograd knows.
+
+With u = h - (a + m + alpha) for positives and h - (b - m - alpha) for negatives, and the weight
+c = 1-p or p, dF/dh is 2 c u; the class sums of h that a, b and alpha need follow from sums of u,
+and F from the sum of c u^2.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+Array = NDArray[Any]
+
+
+class Given(NamedTuple):
+    """What has no gradient: labels as 1 and 0, how many are 1, p, m, and the link.
+
+    For one task on the CPU these are arrays and numbers, and the logits are there as an array too.
+    """
+
+    logits: Any
+    marks: Any
+    count: Any
+    pos_ratio: Any
+    margin: float
+    link: str
+
+
+def arrays_of(logits: Tensor, labels: Tensor, like: Tensor) -> tuple[Array, Array, Array]:
+    """A batch of one task as arrays, in at least the precision of `like`: logits, 1 and 0, labels.
+
+    >>> arrays_of(torch.zeros(2), torch.tensor([-1, 1]), torch.zeros(1))[1].tolist()
+    [0.0, 1.0]
+    """
+    if logits.dtype != like.dtype:
+        logits = logits.to(torch.promote_types(logits.dtype, like.dtype))
+    z, known = logits.detach().numpy(), _array(labels)
+    return z, (known if known.dtype == np.bool_ else known > 0).astype(z.dtype), known
+
+
+class OneTask(torch.autograd.Function):
+    """For one task on the CPU: vectors are arrays, and what is no vector is a Python number.
+
+    A batch has few logits, and arrays take half the time of tensors for them.
+    """
+
+    @classmethod
+    def at_once(cls, *arguments: Any) -> Any:
+        """`apply` without what torch.func's transforms need."""
+        return super(torch.autograd.Function, cls).apply(*arguments)  # type: ignore[misc]
+
+    @staticmethod
+    def forward(
+        ctx: Any, logits: Tensor, a: Tensor, b: Tensor, alpha: Tensor, given: Given
+    ) -> Tensor:
+        """F; its slopes are kept."""
+        z, y, count, p, margin, link = given
+        a_, b_, alpha_ = a.item(), b.item(), alpha.item()
+        h = _sigmoid(z) if link == "sigmoid" else z
+        size = len(y)
+        share, q, pull = count / size, 1 - p, margin + alpha_
+        high, low, other = a_ + pull, b_ - pull, 1 - share
+        u = y * (low - high)
+        u += h
+        u -= low
+        cu = y * (q - p)
+        cu += p
+        cu *= u
+        ups, both = float(np.dot(u, y)), float(np.add.reduce(u))
+        up = q * (ups / size + share * high)  # (1-p) E[h[+]]
+        down = p * ((both - ups) / size + other * low)  # p E[h[-]]
+        value = float(np.dot(cu, u)) / size - p * q * alpha_**2
+        value += p * other * pull * (b_ + low) - q * share * pull * (a_ + high)
+        if link == "sigmoid":
+            cu *= h
+            np.subtract(1, h, out=h)
+            cu *= h
+        ctx.slopes = (cu, q * share * a_ - up, p * other * b_ - down, down - up - p * q * alpha_)
+        ctx.types = logits.dtype, a.dtype
+        return torch.scalar_tensor(value, dtype=a.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, scale: Tensor) -> tuple[Tensor | None, ...]:
+        """Twice the slopes; those of the logits are a mean's."""
+        _refuse_second_derivatives()
+        double, (cu, *slopes) = 2 * scale.item(), ctx.slopes
+        of_logits, of_own = ctx.types
+        logits = None
+        if ctx.needs_input_grad[0]:
+            logits = torch.from_numpy(cu * (double / len(cu)))
+            logits = logits if logits.dtype == of_logits else logits.to(of_logits)
+        kind = np.float32 if of_own == torch.float32 else np.float64
+        own = [torch.from_numpy(np.array((double * slope,), kind)) for slope in slopes]
+        return logits, *own, None
+
+
+class SeveralTasks(torch.autograd.Function):
+    """The same for several tasks, or where reading a number would wait for the device."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, logits: Tensor, a: Tensor, b: Tensor, alpha: Tensor, given: Given
+    ) -> Tensor:
+        """F; its slopes are kept."""
+        _, y, count, p, margin, link = given
+        size, h = len(logits), logits.to(y.dtype)
+        h = h.sigmoid() if link == "sigmoid" else h
+        share = count.to(h.dtype) / size
+        other, q, pull = 1 - share, 1 - p, margin + alpha
+        high, low = a + pull, b - pull
+        u = torch.addcmul(h - low, y, low - high)
+        cu = u * (p + (q - p) * y)
+        ups, both = (u * y).sum(0), u.sum(0)
+        up = q * (ups / size + share * high)
+        down = p * ((both - ups) / size + other * low)
+        value = (cu * u).sum(0) / size - p * q * alpha**2
+        value = value - q * share * pull * (a + high) + p * other * pull * (b + low)
+        grad = torch.ops.aten.sigmoid_backward.default(cu, h) if link == "sigmoid" else cu
+        ctx.save_for_backward(
+            (grad * (2 / size)).to(logits.dtype),
+            2 * (q * share * a - up),
+            2 * (p * other * b - down),
+            2 * (down - up - p * q * alpha),
+        )
+        return torch.sum(value)
+
+    @staticmethod
+    def backward(ctx: Any, scale: Tensor) -> tuple[Tensor | None, ...]:
+        """The gradients times what comes from above."""
+        _refuse_second_derivatives()
+        needed = ctx.needs_input_grad
+        gradients = [
+            (gradient * scale).to(gradient.dtype) if needed[i] else None
+            for i, gradient in enumerate(ctx.saved_tensors)
+        ]
+        return *gradients, None
+
+
+def _array(labels: Tensor) -> Array:
+    try:
+        found: Array = labels.numpy()
+    except (TypeError, RuntimeError):  # a type that numpy has not, or a tensor with a gradient
+        found = labels.detach().to(torch.float64).numpy()
+    return found
+
+
+def _sigmoid(z: Array) -> Array:
+    h: Array = np.maximum(z, -80)  # below it is 0 to the last bit beside 1, and exp would overflow
+    np.negative(h, out=h)
+    np.exp(h, out=h)
+    h += 1
+    return np.reciprocal(h, out=h)
+
+
+def _refuse_second_derivatives() -> None:
+    if torch.is_grad_enabled():  # create_graph=True: the result would silently be a constant
+        raise RuntimeError(
+            "MinMaxAUCLoss has no second derivatives: leave out create_graph=True, or write "
+            "the loss with codauc.objective.objective."
+        )
