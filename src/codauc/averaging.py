@@ -15,6 +15,7 @@ from codauc.memory import zero_vector
 from codauc.optim import PPDSG
 
 WISHES = ("stop", "leave", "save")  # what a worker can ask of all
+_PART = 2**18  # numbers
 _BASE = 4096  # counts travel as two digits to this base, each exact in float32
 
 
@@ -36,10 +37,11 @@ class Averager:
 
     def __init__(self, opt: PPDSG, group: Group, compress: str | None = None) -> None:
         self.opt, self.group, self.inner, self.compress = opt, group, group, compress
-        self.size = opt.flat.size
+        self.size = opt.flat.size if group.size > 1 else 0  # a single worker sends no state
         self.message = self._buffer()
-        self.home = self._buffer() if opt.flat.movable else None  # where the state lives
-        if self.home is not None:
+        self.home: Tensor | None = None  # where the state lives, if messages and it change places
+        if group.size > 1 and opt.flat.movable:
+            self.home = self._buffer()
             self.home[: self.size].copy_(opt.flat.vectors[0])
             opt.flat.move_to(self.home[: self.size])
         self.encoding = encoding(
@@ -72,6 +74,8 @@ class Averager:
     @torch.no_grad()
     def same_everywhere(self) -> None:
         """Give every worker the state of worker 0; nothing was lost by compression so far."""
+        if self.group.size == 1:
+            return
         state = self.message[: self.size]
         self.opt.flat.pack(state)
         self.group.broadcast_(state, "start")
@@ -87,7 +91,8 @@ class Averager:
     @torch.no_grad()
     def round(self, *, closing: bool = False) -> None:
         """Replace the state by its mean; a stage's closing round carries the stage's result."""
-        if not closing and self._alone():
+        if self.group.size == 1:
+            self._alone(closing=closing)
             return
         self._write(self.opt.result if closing and self.opt.steps else None)
         self._send().land()
@@ -117,7 +122,8 @@ class Averager:
     @torch.no_grad()
     def begin(self) -> None:
         """Start a round that goes on while this worker computes."""
-        if self._alone():
+        if self.group.size == 1:
+            self._alone()
             return
         if self.before is None:
             self.before = torch.empty_like(self.message[: self.size])
@@ -168,21 +174,27 @@ class Averager:
                 self.under_way = False
                 raise
 
-    def _alone(self) -> bool:
-        """Whether there is nobody to average with: a single state is its own mean."""
-        loss = self.opt.loss
-        if self.group.size == 1:
-            loss.agree(loss.seen - loss.reported, loss.seen)
-            self.asked = set(self.asking)
-        return self.group.size == 1
+    def _alone(self, *, closing: bool = False) -> None:
+        """With nobody to average with: a single state is its own mean."""
+        loss, opt = self.opt.loss, self.opt
+        if closing:
+            self._check_finite(float(not all(self._finite(part) for part in opt.result)))
+            self.group.sum_(self.message, "round")  # counted like any other's
+            if opt.steps and opt.average:
+                for v, result in zip(opt.flat.primal, opt.result, strict=True):
+                    v.copy_(result)
+                opt.flat.mark_changed()
+        loss.agree(loss.seen - loss.reported, loss.seen)
+        self.asked = set(self.asking)
 
     def _note_drift(self) -> None:
         flat, square, length = self.opt.flat, 0.0, 0.0
         own = [b.of(flat.vectors) for b in flat.blocks if b.role == "weight"]
         for mine, stretch in zip(own, flat.stretches("weight"), strict=True):
-            mean = self.message[stretch]
-            square += float((mine.to(mean.dtype) - mean).square_().sum())
-            length += float(mean.square().sum())
+            pairs = zip(mine.split(_PART), self.message[stretch].split(_PART), strict=True)  # type: ignore[no-untyped-call]
+            for part, mean in pairs:  # in parts, so as not to need another copy of the weights
+                square += float((part.to(mean.dtype) - mean).square_().sum())
+                length += float(mean.square().sum())
         self.drift = (square / length) ** 0.5 if length else 0.0
 
     def _write(self, primal: list[Tensor] | None) -> None:

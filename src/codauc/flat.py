@@ -14,6 +14,7 @@ from codauc.memory import empty_vector, zero_vector
 PRIMAL = ("weight", "ab")  # roles that make up v = (w, a, b); they come first in every vector
 STEERED = (*PRIMAL, "alpha")  # what gradients move; the rest follows by itself
 ROLES = (*STEERED, "buffer", "moment")
+_POINTING = 4096  # numbers that are copied in the time in which one tensor is pointed elsewhere
 
 
 class Entry(NamedTuple):
@@ -157,8 +158,12 @@ class FlatState:
 
     @property
     def movable(self) -> bool:
-        """Whether a message can become the state itself, without a copy: there is one dtype."""
-        return len(self.vectors) == 1 and self.vectors[0].dtype == self.dtype
+        """Whether a message becomes the state itself, in place of being copied into it.
+
+        There must be one dtype; and to point many small tensors elsewhere costs more than a copy.
+        """
+        large = self.size >= _POINTING * len(self.entries)
+        return len(self.vectors) == 1 and self.vectors[0].dtype == self.dtype and large
 
     def move_to(self, vector: Tensor) -> Tensor:
         """Make `vector` the state's memory, with the values it has; return the old memory."""

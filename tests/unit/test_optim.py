@@ -918,6 +918,84 @@ def test_no_operation_moves_work_and_loading_in_place_trains_the_loaded_weights(
     assert same(weights(opt), weights(other))
 
 
+# The compiled step, and parts that fit the cache
+
+
+def trained_like(options, dtype, change=lambda opt: None, steps=5):
+    """What a few steps make of it, with every kind of tensor: large, small, strided, frozen."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 70), nn.Conv1d(1, 2, 3), nn.Linear(68, 1)).to(dtype)
+    model[1].weight.data = model[1].weight.data.transpose(0, 2).contiguous().transpose(0, 2)
+    model[0].bias.requires_grad_(False)
+    opt = make(model, dtype, **options)
+    generator = torch.Generator().manual_seed(1)
+    for step in range(steps):
+        for name, p in [*model.named_parameters(), *opt.loss.named_parameters()]:
+            gradient = torch.randn(p.shape, dtype=F64, generator=generator).to(p.dtype)
+            p.grad = None if not p.requires_grad or (name == "2.bias" and step == 2) else gradient
+        change(opt)
+        opt.step()
+    return {
+        **weights(opt),
+        **dual(opt),
+        "average": opt.averages[0] if opt.averages else dual(opt)["a"],
+    }
+
+
+WAYS = {
+    "plain": {"lr": 0.3, "gamma": 2.0},
+    "no pull": {"lr": 0.3, "gamma": math.inf},
+    "last iterate": {"lr": 0.3, "gamma": 2.0, "average": False},
+    "all": {"lr": 0.3, "gamma": 2.0, "momentum": 0.9, "weight_decay": 0.1, "max_grad_norm": 1.0},
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, F64])
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("threads", [1, 3])
+def test_compiled_step_equals_separate_operations_to_rounding(way, dtype, threads, monkeypatch):
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    plain, fast = (trained_like({**WAYS[way], "compile": c}, dtype) for c in (False, True))
+    assert largest_difference(plain, fast) < (1e-13 if dtype == F64 else 1e-5)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_parts_of_any_size_give_the_same_step(way, monkeypatch):
+    whole = trained_like(WAYS[way], F64)
+    monkeypatch.setattr("codauc.stretches.BLOCK", 16)
+    assert same(trained_like(WAYS[way], F64), whole)
+
+
+def test_parameter_groups_take_their_own_steps_when_compiled():
+    def groups(model):
+        return [
+            {"params": model.body.parameters(), "lr": 0.1, "weight_decay": 0.2},
+            {"params": [*model.norm.parameters(), *model.head.parameters()], "momentum": 0.5},
+        ]
+
+    found = []
+    for fast in (False, True):
+        torch.manual_seed(0)
+        model = Net().double()
+        opt = make(model, lr=0.3, gamma=2.0, params=groups(model), compile=fast)
+        found.append(weights(train(opt, batches(5))))
+    assert largest_difference(*found) < 1e-13
+
+
+def test_compile_refuses_what_it_cannot_step_and_says_what_is_missing(monkeypatch):
+    with pytest.raises(
+        ValueError, match=r"compile=True with torch.bfloat16 on cpu: expected float32"
+    ):
+        make(nn.Linear(3, 1).bfloat16(), torch.float32, compile=True)
+    monkeypatch.setenv("CC", "")
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(RuntimeError, match=r"no C compiler found.*leave compile out"):
+        make(compile=True)
+    monkeypatch.setenv("CC", "/bin/false")
+    with pytest.raises(RuntimeError, match="/bin/false failed"):
+        make(compile=True)
+
+
 # No host synchronisation, no stray tensor
 
 

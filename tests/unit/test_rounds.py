@@ -393,7 +393,11 @@ def test_inner_rounds_are_counted_apart_and_send_nothing_across():
 # The memory of the state
 
 
-def test_a_plain_round_allocates_nothing_and_parameters_keep_their_identity():
+@pytest.mark.parametrize(("least", "places"), [(0, 2), (10**9, 1)], ids=["large", "small"])
+def test_a_round_moves_large_tensors_and_copies_small_ones(least, places, monkeypatch):
+    """Either way nothing is allocated, and parameters keep their identity."""
+    monkeypatch.setattr("codauc.flat._POINTING", least)
+
     def work(group):
         run = Run(group)
         parameters = list(run.model.parameters())
@@ -405,7 +409,14 @@ def test_a_plain_round_allocates_nothing_and_parameters_keep_their_identity():
         assert all(a is b for a, b in zip(parameters, run.model.parameters(), strict=True))
         return len(homes)
 
-    assert simulate(work, 2) == [2, 2]
+    assert simulate(work, 2) == [places, places]
+
+
+def test_moved_and_copied_states_are_the_same(monkeypatch):
+    copied = result()
+    monkeypatch.setattr("codauc.flat._POINTING", 0)
+    for one, other in zip(copied, result(), strict=True):
+        assert torch.equal(one, other)
 
 
 def test_an_interrupted_move_of_the_memory_is_finished_first(monkeypatch):
