@@ -10,13 +10,14 @@ ARGS ?=
 
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help demo test lint types unit soak format check-torch clean
+.PHONY: help demo test lint types unit soak bench format check-torch clean
 
 help:
 	@echo 'make demo            set up, then train four ways on real images and compare'
 	@echo 'make test            set up, then lint, types, all tests and doctests'
 	@echo 'make unit ARGS=...   only pytest, with arguments'
 	@echo 'make soak            an hour of killed workers, cut links, full disks, damaged files (as root)'
+	@echo 'make bench           ratios against peers, half an hour; ARGS=--short: only whether all run'
 	@echo 'make format          let ruff format the code'
 	@echo 'make check-torch TORCH=2.4.1   run the tests against another torch, in its own environment'
 	@echo 'make clean           remove the environment and caches'
@@ -39,6 +40,9 @@ unit: $(VENV)/.dev
 soak: $(VENV)/.dev
 	$(BIN)/python experiments/faults.py all $(ARGS)
 
+bench: $(VENV)/.bench
+	$(BIN)/python -m benchmarks $(ARGS)
+
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
@@ -54,6 +58,13 @@ $(VENV)/.dev: pyproject.toml $(CONSTRAINTS) | $(VENV)/.made
 	$(INSTALL) --constraint $(CONSTRAINTS) --editable '.[dev]'
 	$(INSTALL) --constraint $(CONSTRAINTS) --no-deps torchvision
 	@touch $@ $(VENV)/.demo
+
+# A peer that cannot be installed is tried again next time; its benchmarks are skipped by name.
+$(VENV)/.bench: benchmarks/requirements.txt $(VENV)/.dev
+	@echo 'Installing the peers of the benchmarks into $(VENV) ...'
+	@rm -f $@; missing=; for peer in $$(grep -v '^#' $<); do \
+		$(INSTALL) --constraint $(CONSTRAINTS) --no-deps $$peer || missing="$$missing $$peer"; done; \
+		test -z "$$missing" && touch $@ || echo "Not installed:$$missing"
 
 $(VENV)/.made:
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "codauc needs Python 3.11 or later, this is %d.%d: use make PYTHON=python3.11" % sys.version_info[:2])'

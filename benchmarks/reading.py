@@ -1,7 +1,7 @@
 """What reading costs: from memory, and from files larger than a worker's memory should be.
 
-    python benchmarks/reading.py                       # from memory, a minute
-    python benchmarks/reading.py --folder DIR --gigabytes 5   # and from Parquet and NPY files there
+    python -m benchmarks.reading                              # from memory, a minute
+    python -m benchmarks.reading --folder DIR --gigabytes 5   # and from Parquet and NPY files there
 
 1. A batch from memory against torch's DataLoader with default collation over the same tensors.
 2. Reading as a share of a training step (an MLP of 100 thousand parameters, batch 128).
@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import statistics
 import threading
 import time
 from functools import partial
@@ -27,6 +26,8 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 import codauc
+from benchmarks.measuring import Benchmark, Options, Pairs, alternate, status
+from codauc.coda import endless
 from codauc.data import Batches, read_table
 from codauc.models import TabularNet
 from codauc.report.table import table
@@ -34,21 +35,22 @@ from codauc.report.table import table
 COLUMNS, BATCH, WIDTHS = 100, 128, (270, 270)
 
 
-def against_dataloader(rows: int, repeats: int = 15, batches: int = 50) -> float:
-    """Seconds of a DataLoader's batch over seconds of ours, the median of alternating runs."""
+def against_dataloader(options: Options, rows: int = 100_000) -> Pairs:
+    """Seconds of a batch, ours and a DataLoader's with its default collation."""
     x, y = torch.randn(rows, COLUMNS), torch.rand(rows) < 0.1
     ours = Batches(x, y, BATCH)
-    theirs = iter(DataLoader(TensorDataset(x, y), BATCH, shuffle=True))
-    ratios = []
-    for _ in range(repeats):
-        seconds = []
-        for source in (ours, theirs):
-            start = time.perf_counter()
-            for _ in range(batches):
-                next(source)
-            seconds.append(time.perf_counter() - start)
-        ratios.append(seconds[1] / seconds[0])
-    return statistics.median(ratios)
+    theirs = endless(DataLoader(TensorDataset(x, y), BATCH, shuffle=True))
+    return alternate(lambda: next(ours), lambda: next(theirs), options.times(100))
+
+
+BENCHMARKS = [
+    Benchmark(
+        "reading/dataloader",
+        f"a batch of {BATCH} x {COLUMNS} from codauc.data.Batches, in memory",
+        "a batch of torch's DataLoader over the same tensors",
+        against_dataloader,
+    )
+]
 
 
 class Watch(threading.Thread):
@@ -61,9 +63,7 @@ class Watch(threading.Thread):
     def run(self) -> None:
         """Look every 20 ms."""
         while not self.over.wait(0.02):
-            text = Path("/proc/self/status").read_text(encoding="utf-8")
-            line = next(line for line in text.splitlines() if line.startswith("RssAnon"))
-            self.peak = max(self.peak, int(line.split()[1]) * 1024)
+            self.peak = max(self.peak, status("RssAnon"))
 
 
 def train(batches: Any, steps: int, pos_ratio: float, group: Any = None) -> tuple[float, float]:
@@ -170,9 +170,9 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=6000, help="steps of each run")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    print(
-        f"DataLoader / Batches, a batch of {BATCH} x {COLUMNS}: {against_dataloader(100_000):.1f}"
-    )
+    ratios = against_dataloader(Options()).ratios
+    times = 1 / ratios[len(ratios) // 2]
+    print(f"DataLoader / Batches, a batch of {BATCH} x {COLUMNS}: {times:.1f}")
     x, y = torch.randn(100_000, COLUMNS), torch.rand(100_000) < 0.1
     reading, step = train(Batches(x, y, BATCH), arguments.steps, 0.1)
     print(f"from memory: reading {reading / step:.1%} of a step of {step * 1e3:.2f} ms")
