@@ -32,15 +32,17 @@ class Given(NamedTuple):
 
 
 def arrays_of(logits: Tensor, labels: Tensor, like: Tensor) -> tuple[Array, Array, Array]:
-    """A batch of one task as arrays, in at least the precision of `like`: logits, 1 and 0, labels.
+    """A batch of one task as arrays: logits, labels, and which of these are positive.
 
-    >>> arrays_of(torch.zeros(2), torch.tensor([-1, 1]), torch.zeros(1))[1].tolist()
-    [0.0, 1.0]
+    Logits are in at least the precision of `like`.
+
+    >>> arrays_of(torch.zeros(2), torch.tensor([-1, 1]), torch.zeros(1))[2]
+    array([False,  True])
     """
     if logits.dtype != like.dtype:
         logits = logits.to(torch.promote_types(logits.dtype, like.dtype))
-    z, known = logits.detach().numpy(), _array(labels)
-    return z, (known if known.dtype == np.bool_ else known > 0).astype(z.dtype), known
+    known = _array(labels)
+    return logits.detach().numpy(), known, known if known.dtype == np.bool_ else known > 0
 
 
 class OneTask(torch.autograd.Function):
