@@ -65,6 +65,7 @@ class PPDAdam(PPDSG):
         self.moment_steps = 0  # since the optimizer was made
         self._holder = nn.Module()
         self._places: list[Tensor] = []
+        self._curvatures: dict[int, Tensor] = {}
         super().__init__(
             model,
             loss,
@@ -141,28 +142,39 @@ class PPDAdam(PPDSG):
         gradient = cut.side_by_side(gradients)
         if role == "ab":
             sizes, direction = eta * self._inverse_curvature(2), gradient
+            cut.v.addcmul_(direction, sizes, value=-1)
         else:
             if group["weight_decay"]:
                 cut.v.mul_(1 - eta * group["weight_decay"])
-            sizes, direction = self._adam(cut, gradient, eta)
-        cut.v.addcmul_(direction, sizes, value=-1)
+            direction, scale = self._adam(cut, gradient)
+            cut.v.addcdiv_(direction, scale, value=-eta / self._unbiased()[0])
+            if not math.isfinite(self.gamma):
+                return
+            sizes = eta / scale
         if math.isfinite(self.gamma):
             cut.v.lerp_(cut.anchor, sizes / (sizes + self.gamma))
 
-    def _adam(self, cut: Cut, gradient: Tensor, eta: float) -> tuple[Tensor, Tensor]:
-        """A step size for each weight, and the direction."""
+    def _adam(self, cut: Cut, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        """The direction, with Adam's bias, and what to divide each of its numbers by."""
         assert cut.momentum is not None
         assert cut.second is not None
         beta1, beta2 = self.betas
         first = cut.momentum.lerp_(gradient, 1 - beta1)
         second = cut.second.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
-        unbiased1, unbiased2 = 1 - beta1 ** (self.steps + 1), 1 - beta2 ** (self.moment_steps + 1)
-        scale = (second / unbiased2).sqrt_().add_(self.eps)
-        return eta / scale, first / unbiased1
+        return first, second.sqrt().mul_(self._unbiased()[1] ** -0.5).add_(self.eps)
+
+    def _unbiased(self) -> tuple[float, float]:
+        """What Adam's bias leaves of the moments: since the stage began, since the first step."""
+        beta1, beta2 = self.betas
+        return 1 - beta1 ** (self.steps + 1), 1 - beta2 ** (self.moment_steps + 1)
 
     def _inverse_curvature(self, times: int) -> Tensor:
-        p = self.loss.pos_ratio
-        return (0.5 / (p * (1 - p))).repeat(times)
+        """1/(2p(1-p)) of each task, so many times; kept where p is given."""
+        found = self._curvatures.get(times)
+        if found is None or self.loss.known_ratio is None:
+            p = self.loss.pos_ratio
+            self._curvatures[times] = found = (0.5 / (p * (1 - p))).repeat(times)
+        return found
 
     def _check_step_size(self, eta: float) -> None:
         """`eta` is the share of the way that alpha goes in a step."""
