@@ -42,6 +42,7 @@ def train(options: Options) -> int:
         overwrite=options["overwrite"],
         quiet=options["quiet"] or options["json"],
         tensorboard=options["tensorboard"],
+        profile=options["profile"],
         callbacks=[_callback(path) for path in options["callback"]],
     )
     if not summary:  # under torchrun: another worker tells
@@ -51,10 +52,20 @@ def train(options: Options) -> int:
     elif summary.get("stopped"):
         say(_stopped(summary))
     else:
-        say("\n".join([*_told(summary), f"Report: {Path(summary['run']) / REPORT}"]))
+        folder = RunFolder(summary["run"])
+        profile = _profile(folder) if options["profile"] else []
+        say("\n".join([*profile, *_told(summary), f"Report: {folder / REPORT}"]))
     if summary.get("stopped"):
         return 0 if summary["saved"] else 1
     return 130 if summary.get("interrupted") else 0
+
+
+def _profile(folder: RunFolder) -> list[str]:
+    """Where the time went, above the result; nothing of a run that had ended without a profile."""
+    from codauc.profiling import told
+
+    profile = folder.profile()
+    return [] if profile is None else [told(profile, folder.path), ""]
 
 
 def _stopped(summary: dict[str, Any]) -> str:

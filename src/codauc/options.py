@@ -167,6 +167,7 @@ def _train(commands: Any) -> None:
     output.add_argument("--resume", action="store_true", help="go on with the run that is there, or begin it")  # fmt: skip
     output.add_argument("--overwrite", action="store_true", help="lose the run that is there")
     output.add_argument("--tensorboard", action="store_true", help="also write TensorBoard's events")  # fmt: skip
+    output.add_argument("--profile", action="store_true", help="tell where the time goes: a table, profile.json, a part of the report, and trace.json of a few steps; the model stays the same")  # fmt: skip
     output.add_argument("--callback", metavar="MODULE:NAME", action="append", default=[], help="a codauc.Callback of your own")  # fmt: skip
     _output(output)
 

@@ -27,11 +27,12 @@ from codauc.launching import launch
 from codauc.making import settle
 from codauc.metrics import auc_interval
 from codauc.models import build
+from codauc.profiling import Clock, prepare
 from codauc.progress import Progress, note
 from codauc.ranking import average_precision
 from codauc.report.page import page
 from codauc.resuming import as_saved, check_data, check_settings, identity, usable
-from codauc.runs import CHECKPOINTS, MODEL, REPORT, History, Record, RunFolder
+from codauc.runs import CHECKPOINTS, MODEL, REPORT, TRACE, History, Record, RunFolder
 from codauc.saved import save_model
 from codauc.stopped import end_with_parent, guarded
 from codauc.tensorboard import TensorBoard
@@ -123,6 +124,7 @@ def train(
     overwrite: bool = False,
     quiet: bool = True,
     tensorboard: bool = False,
+    profile: bool = False,
     callbacks: Sequence[Callback] = (),
 ) -> dict[str, Any]:
     """Train as `settings` say, into the directory `out`; return what summary.json holds.
@@ -132,7 +134,8 @@ def train(
 
     With `resume` the run that is in `out` goes on as if it had never stopped, or begins if there is
     none; of one that is finished the summary is returned. A run that was asked to leave (SIGTERM)
-    saves its state and returns {"stopped": True, ...}.
+    saves its state and returns {"stopped": True, ...}. With `profile` the directory also gets
+    profile.json and trace.json, which say where the time went; the model is the same.
     """
     parts, under_torchrun = settings.communication, "RANK" in os.environ
     if resume and (overwrite or out is None):
@@ -153,8 +156,11 @@ def train(
         overwrite=overwrite,
         quiet=quiet,
         tensorboard=tensorboard,
+        profile=profile,
         callbacks=tuple(callbacks),
     )
+    if profile and parts.simulate:
+        prepare()
     try:
         with interrupts.listening(partial(_told, quiet)):
             results = launch(
@@ -199,6 +205,7 @@ class Job:
     overwrite: bool
     quiet: bool
     tensorboard: bool
+    profile: bool
     callbacks: tuple[Callback, ...]
 
     def work(self, group: Group) -> dict[str, Any] | None:
@@ -299,6 +306,7 @@ class Job:
         if first:
             self._tell(folder, found, group)
             watching = self._watching(folder, opened, found)
+        clock = Clock(folder / TRACE if first else None) if self.profile else None
         try:
             trained = fit(
                 settled,
@@ -309,6 +317,7 @@ class Job:
                 checkpoints=checkpoints,
                 found=found,
                 data=data,
+                profile=clock,
             )
         except Departed as left:
             return self._left(folder, left, group)
@@ -323,10 +332,11 @@ class Job:
             checkpoints.wait()
         if trained.interrupted and first:
             folder.note_fault("interrupted", step=trained.steps)
+        profile = None if clock is None else clock.result(group, trained.steps)
         test = _test(trained, opened, group)
 
         def finish() -> dict[str, Any] | None:
-            return _finished(folder, trained, opened, test, watching) if first else None
+            return _finished(folder, trained, opened, test, watching, profile) if first else None
 
         summary = together(group, finish, "checkpoint")  # now nobody needs the checkpoints
         if not trained.interrupted:
@@ -439,12 +449,15 @@ def _finished(
     opened: Opened,
     test: tuple[Any, Any] | None,
     watching: list[Callback],
+    profile: dict[str, Any] | None,
 ) -> dict[str, Any]:
     """The end's files; returns the summary."""
     summary = {"run": str(folder.path), **summarise(trained, opened, test)}
     save_model(folder / MODEL, trained.model, opened.encoder, trained.calibration)
     if test is not None:
         folder.write_scores(*test)
+    if profile is not None:
+        folder.write_profile(profile)
     for callback in watching:
         callback.on_end(summary)
     folder.write(REPORT, page(folder))

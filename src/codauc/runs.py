@@ -27,6 +27,7 @@ from codauc.writing import whole_file
 METRICS, SUMMARY, FAULTS = "metrics.jsonl", "summary.json", "faults.jsonl"
 CHECKPOINTS = "checkpoints"
 MODEL, SCORES, REPORT = "model.safetensors", "test_scores.npz", "report.html"
+PROFILE, TRACE = "profile.json", "trace.json"
 LOCK = ".lock"
 
 
@@ -96,13 +97,12 @@ class RunFolder:
 
     def empty(self) -> None:
         """Remove the run that is there."""
-        for name in (CONFIG, METRICS, SUMMARY, MODEL, SCORES, REPORT, FAULTS):
-            (self / name).unlink(missing_ok=True)
+        self.remove_results(CONFIG, METRICS, MODEL, FAULTS)
         self.empty_checkpoints()
 
     def remove_results(self, *more: str) -> None:
         """Remove what tells of an end that is no longer one."""
-        for name in (SUMMARY, SCORES, REPORT, *more):
+        for name in (SUMMARY, SCORES, REPORT, PROFILE, TRACE, *more):
             (self / name).unlink(missing_ok=True)
 
     def empty_checkpoints(self) -> None:
@@ -159,6 +159,10 @@ class RunFolder:
         """Write summary.json."""
         self.write(SUMMARY, json.dumps(summary, indent=1, allow_nan=False) + "\n")
 
+    def write_profile(self, profile: Mapping[str, Any]) -> None:
+        """Write profile.json."""
+        self.write(PROFILE, json.dumps(profile, indent=1, allow_nan=False) + "\n")
+
     def write_scores(self, scores: Any, labels: Any) -> None:
         """Write the test set's scores and labels."""
         buffer = BytesIO()
@@ -173,6 +177,10 @@ class RunFolder:
     def summary(self) -> dict[str, Any]:
         """What the run achieved, and what it cost."""
         return dict(self._read(SUMMARY, json.loads))
+
+    def profile(self) -> dict[str, Any] | None:
+        """Where the time of training went, if it was asked for."""
+        return dict(self._read(PROFILE, json.loads)) if (self / PROFILE).exists() else None
 
     def records(self) -> list[Record]:
         """The history; a last line that was cut off is passed over."""

@@ -30,6 +30,7 @@ from codauc.loss import MinMaxAUCLoss
 from codauc.making import make_model, make_optimizer
 from codauc.metrics import auc_interval
 from codauc.objective import pairwise_loss
+from codauc.profiling import Profile
 from codauc.ranking import Calibration, calibrate
 from codauc.recipes import factor_of, plan
 from codauc.resuming import as_bits, check_shape, merged, rest_of_all, usable
@@ -77,6 +78,7 @@ def fit(
     checkpoints: Checkpoints | None = None,
     found: Found | None = None,
     data: dict[str, Any] | None = None,
+    profile: Profile | None = None,
 ) -> Trained:
     """Train as `settings` (settled) say; all workers return the same model.
 
@@ -84,13 +86,15 @@ def fit(
     next round with what they have; for "leave", all save their states and raise `Departed`; for
     "save", they save them and go on. `found` is what to go on with, and `data` what tells the data
     from others, to be saved with each state. `model` takes the place of the one that the settings
-    name.
+    name. `profile` is a `Clock`, if it is to be known where the time goes.
     """
     run = _Run(settings, opened, group, callbacks if group.rank == 0 else (), model)
     run.wish, run.checkpoints, run.data = wish, checkpoints, data or {}
     if found is not None:
         run.go_on_with(found)
-    with _threads(settings, opened):
+    run.profile = profile or run.profile
+    measuring = run.profile.measuring(group, run.coda.averager, run.device)
+    with _threads(settings, opened), measuring:
         return run.go()
 
 
@@ -160,6 +164,7 @@ class _Run:
         self.wish: Wish = lambda _: False
         self.checkpoints: Checkpoints | None = None
         self.data: dict[str, Any] = {}
+        self.profile = Profile()
         self.good: dict[str, Any] | None = None  # the state to go back to
         self.agreed, self.grants = 0, 0  # the step of the last round, and how many there were
         self.saved_at, self.saved_rounds = time.monotonic(), 0
@@ -223,8 +228,10 @@ class _Run:
                 self._stage(number)
                 interrupted = self.coda.asked("stop")
                 if interrupted:
-                    self.coda.finish(self.batches)
-                self._look(number, stage_end=True)
+                    with self.profile.section("stage"):
+                        self.coda.finish(self.batches)
+                with self.profile.section("look"):
+                    self._look(number, stage_end=True)
             except NotFiniteError as error:
                 self._go_back(error)
                 continue
@@ -252,18 +259,28 @@ class _Run:
         )
 
     def _stage(self, number: int) -> None:
+        mark = self.profile.mark
+        mark("stage")
         stage, warm = self.plan.stages[number], number < self.plan.warm
         objective = self.loss.cross_entropy if warm else self.loss
         first = self.step - (self.opt.steps if self.coda.current is not None else 0)
-        batches = self.coda.stage(stage, self.batches)
+        batches = self.coda.stage(stage, self.profile.reading(self.batches))
         if self.owed:
             self.coda.make_up()
             self.owed = False
             self._after_step(number, stage)
         for x, y in () if self.coda.asked("stop") else batches:
+            mark("reading")
+            x, y = x.to(self.device), y.to(self.device)
+            mark("step")
             self.opt.zero_grad()
-            loss = objective(self.model(x.to(self.device)), y.to(self.device))
+            mark("forward")
+            scores = self.model(x)
+            mark("loss")
+            loss = objective(scores, y)
+            mark("backward")
             loss.backward()
+            mark("step")
             self.coda.count_loss(loss)
             if self.same_steps:
                 self.coda.average_gradients()
@@ -273,15 +290,22 @@ class _Run:
                 self.owed = self.step < first + self.opt.steps
                 self.step = first + self.opt.steps
             self.owed = False
+            mark("rest")
             self.scheduler.step()
             self._after_step(number, stage)
+            self.profile.step()
             if self.coda.asked("stop"):
                 break
+            if self.opt.steps == stage.steps:
+                mark("stage")  # it is the batches that end it
+        mark("rest")
 
     def _after_step(self, number: int, stage: Stage) -> None:
         """What follows a step: a look, a checkpoint, a wish."""
+        self.profile.mark("files")
         for callback in self.callbacks:
             callback.on_step(self.step, self._label(number), self.group.ledger.rounds)
+        self.profile.mark("rest")
         for name in ("stop", "leave", "save"):
             if self.wish(name):
                 self.coda.ask(name)
@@ -290,13 +314,16 @@ class _Run:
         if self.group.size == 1 and self.step % _LOOK_FOR_NAN == 0:
             self.coda.check_finite()
         if alike and self.window is not None:
+            self.profile.mark("window")
             self.window.add()
+            self.profile.mark("rest")
         every = self._period(1 if self.same_steps else stage.sync_every)
         if self.step - self.looked >= every and alike and inside:
             self.looked = self.step
             if self.group.size == 1:
                 self.coda.check_finite()
-            self._look(number)
+            with self.profile.section("look"):
+                self._look(number)
             self._remember()
         if inside and self.checkpoints is not None:
             self._save(fresh=fresh)
@@ -334,8 +361,9 @@ class _Run:
                 raise NotFiniteError("scores are not numbers: lower the step size.")
             auc = auc_interval(scores, labels)
             if self.selection.offer(self.step, auc.value, scores, labels):
-                for callback in self.callbacks:
-                    callback.on_keep(self.model, self.step)
+                with self.profile.section("files"):
+                    for callback in self.callbacks:
+                        callback.on_keep(self.model, self.step)
         h, y = torch.from_numpy(scores).sigmoid(), torch.from_numpy(labels)
         ledger = self._spent()
         a, b, alpha = (float(t.detach()) for t in (self.loss.a, self.loss.b, self.loss.alpha))
@@ -363,8 +391,9 @@ class _Run:
             workers=self.group.size,
         )
         self.records.append(record)
-        for callback in self.callbacks:
-            callback.on_record(record)
+        with self.profile.section("files"):
+            for callback in self.callbacks:
+                callback.on_record(record)
 
     def _save(self, *, fresh: bool) -> None:
         """A checkpoint, if it is time for one; or leave, if that was asked for."""
@@ -386,7 +415,8 @@ class _Run:
             if wanted:
                 self.coda.withdraw("save")
                 self.saved_at, self.saved_rounds = time.monotonic(), 0
-                checkpoints.save(self.agreed, self.state_dict())
+                with self.profile.section("checkpoint"):
+                    checkpoints.save(self.agreed, self.state_dict())
         elif not self.coda.averager.under_way:  # nobody else is needed: all are after one round
             if self.group.apart and self.wish("leave"):
                 self.leaving = self.leaving or time.monotonic()
@@ -405,7 +435,7 @@ class _Run:
     def _save_alone(self) -> None:
         """Save the state as it is, unless its numbers are good for nothing."""
         assert self.checkpoints is not None
-        with suppress(NotFiniteError):
+        with suppress(NotFiniteError), self.profile.section("checkpoint"):
             self.coda.check_finite()
             self.checkpoints.save_alone(self.agreed, self.state_dict())
 
@@ -422,7 +452,8 @@ class _Run:
     def _remember(self) -> None:
         """Keep the state as it is, to go back to it."""
         if self.settings.safety.not_finite == "reduce":
-            self.good = self._state()
+            with self.profile.section("checkpoint"):
+                self.good = self._state()
 
     def _go_back(self, error: NotFiniteError) -> None:
         if self.good is None or self.reduced < 0.5**_REDUCTIONS:

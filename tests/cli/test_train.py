@@ -122,11 +122,11 @@ def test_a_run_under_torchrun_is_written_once(table, tmp_path):
 
 
 @pytest.mark.parametrize("workers", [(), ("--workers", "2"), ("--simulate", "2")])
-def test_ctrl_c_leaves_a_usable_run(workers, table, tmp_path):
+def test_ctrl_c_leaves_a_usable_run_and_its_profile(workers, table, tmp_path):
     out = tmp_path / "r"
     command = [*COMMAND, "train", table, *QUICK[:4], "--steps", "200000", "--evaluations", "2000"]
     process = subprocess.Popen(
-        [*command, *workers, "--out", out],
+        [*command, *workers, "--out", out, "--profile"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )  # fmt: skip
@@ -149,6 +149,23 @@ def test_ctrl_c_leaves_a_usable_run(workers, table, tmp_path):
     assert summary["interrupted"]
     assert summary["test_auc"] > 0.6
     assert (out / "report.html").exists()
+    profile = RunFolder(out).profile()
+    assert f"Where the time went: {profile['steps']:,} steps" in output
+    assert profile["steps"] == summary["steps"]
+    assert sum(row["seconds"] for row in profile["rows"]) == pytest.approx(profile["seconds"])
+    assert profile["seconds"] == pytest.approx(summary["seconds"], rel=0.01, abs=0.2)
+    assert len(profile["by_worker"]) == (2 if "--workers" in workers else 0)
+
+
+def test_a_profile_is_printed_and_changes_neither_model_nor_settings(run, codauc, table, tmp_path):
+    out = tmp_path / "r"
+    code, output, error = codauc("train", table, *QUICK, "--out", out, "--quiet", "--profile")
+    assert (code, error) == (0, "")
+    assert "Where the time went: 120 steps" in output
+    assert f"open {out / 'trace.json'} in https://ui.perfetto.dev" in output
+    assert {path.name for path in out.iterdir()} == {*FILES, "profile.json", "trace.json"}
+    for name in ("model.safetensors", "config.toml"):
+        assert (run / name).read_bytes() == (out / name).read_bytes()
 
 
 def test_a_killed_run_can_still_be_used(table, codauc, tmp_path):

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from codauc.report.axes import Axis, tick_labels, ticks
-from codauc.report.formats import share
+from codauc.report.formats import share, shortened
 from codauc.report.html import escape
 from codauc.report.shapes import LETTER, WIDTH, Key, entry, picture
 
 _HEIGHT = 220.0
+_PITCH, _LONGEST_NAME = 21.0, 24  # of rows
 
 
 def bar_chart(
@@ -70,6 +71,26 @@ def _bars(
             zip(x.place(range(len(values))), y.place(values), values, strict=True)
         )
     ]
+
+
+def row_chart(title: str, rows: Sequence[tuple[str, float, str]], colour: int = 0) -> str:
+    """A bar to the right for each name and value, and a text behind it; nothing without a bar."""
+    longest = max((value for _, value, _ in rows), default=0.0)
+    if not longest > 0:
+        return ""
+    left = 8 + max(min(len(name), _LONGEST_NAME) for name, *_ in rows) * LETTER
+    room = WIDTH - left - 8 - max(len(text) for *_, text in rows) * LETTER
+    body = []
+    for i, (name, value, text) in enumerate(rows):
+        y, width = 4 + _PITCH * i, room * value / longest
+        body.append(
+            f'<text class="key" x="{left - 6:.1f}" y="{y + 12:.1f}" text-anchor="end">'
+            f"{escape(shortened(name, _LONGEST_NAME))}</text>"
+            f'<rect class="f{colour}" x="{left:.1f}" y="{y:.1f}" width="{width:.1f}" height="15"/>'
+            f'<text x="{left + width + 5:.1f}" y="{y + 12:.1f}">{escape(text)}</text>'
+        )
+    said = "; ".join(f"{name}: {text}" for name, _, text in rows)
+    return picture(title, f"{title}: {said}.", 6 + _PITCH * len(rows), body)
 
 
 def stacked_bar(

@@ -29,6 +29,7 @@ class Material:
     scores: Scores | None
     points: Operating | None
     faults: list[dict[str, Any]] = field(default_factory=list)
+    profile: dict[str, Any] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -83,7 +84,9 @@ def material(run: RunFolder) -> Material:
         )
     points = None if scores is None else operating(scores.scores.ravel(), scores.labels.ravel())
     records = run.records() if has_history else []
-    return Material(run.path, config, summary, records, scores, points, run.faults())
+    return Material(
+        run.path, config, summary, records, scores, points, run.faults(), run.profile() or {}
+    )
 
 
 def texts(value: Any) -> list[str]:

@@ -19,6 +19,7 @@ from codauc.report.history import (
 )
 from codauc.report.html import document, escape, grid, html_table, notice, section, tile
 from codauc.report.material import Material, material, texts
+from codauc.report.profile import profile_cards
 from codauc.report.testset import score_cards, threshold_card
 from codauc.runs import RunFolder
 
@@ -41,6 +42,7 @@ def page(run: RunFolder) -> str:
             section("The test set", [grid(score_cards(found)), _apart(threshold_card(found))]),
             section("The training", [grid([*auc_cards(found), *alone, *inner_cards(found)])]),
             section("Workers and time", [grid(_cost(found))]),
+            section("The time of a step", [grid(profile_cards(found))]),
             section("The run", [_faults(found), _settings(found)]),
         ],
     )
