@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from codauc.running import train
     from codauc.saved import load_model, save_model
     from codauc.schedules import Stage, constant, geometric, np_ppd_sg, one_shot, theorem
+    from codauc.stack import Stack, stacked
 
 __all__ = [
     "PPDSG",
@@ -34,6 +35,7 @@ __all__ = [
     "MinMaxAUCLoss",
     "PPDAdam",
     "RunSettings",
+    "Stack",
     "Stage",
     "auc",
     "auc_interval",
@@ -48,6 +50,7 @@ __all__ = [
     "one_shot",
     "predict",
     "save_model",
+    "stacked",
     "theorem",
     "train",
 ]
@@ -74,6 +77,8 @@ _HOMES = {
     "launch": "launching",
     "load_model": "saved",
     "save_model": "saved",
+    "Stack": "stack",
+    "stacked": "stack",
     **dict.fromkeys(
         ("Stage", "constant", "geometric", "np_ppd_sg", "one_shot", "theorem"), "schedules"
     ),

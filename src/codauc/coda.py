@@ -6,14 +6,15 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
 from typing import Any, TypeVar
 
-from torch import Tensor
+from torch import Tensor, nn
 
-from codauc.averaging import WISHES, Averager
+from codauc.averaging import WISHES
 from codauc.checks import choice, known_arguments, whole
 from codauc.dual import DUALS, estimate_dual, in_modes
 from codauc.encoding import COMPRESSIONS
-from codauc.group import Group, LocalGroup
+from codauc.group import Group
 from codauc.guards import Fed, check_loop, check_ratio, pair
+from codauc.lockstep import averager_for, check_stack
 from codauc.online import first_look
 from codauc.optim import PPDSG
 from codauc.parameters import check_weights
@@ -85,7 +86,7 @@ class CoDA:
             )
         if opt.engaged:
             raise ValueError("opt already belongs to a CoDA: make a new PPDSG for a new CoDA.")
-        self.opt, self.group = opt, group if group is not None else LocalGroup()
+        self.opt = opt
         self.dual = choice("dual", dual, DUALS)
         self.forward = forward or self._forward
         if compress is not None:
@@ -95,7 +96,8 @@ class CoDA:
                 f"settings: got {type(settings).__name__}, expected a dict of names and values."
             )
         self.delay = whole("delay", delay, least=0, remedy="use 0 to wait for every round")
-        self.averager = Averager(opt, self.group, compress)
+        self.averager = averager_for(opt, group, compress, self.delay)
+        self.group = self.averager.group
         self.averager.start(dual=dual, compress=compress, delay=self.delay, settings=settings)
         self.stages_done = 0
         self.current: Stage | None = None  # the stage that was begun and not yet finished
@@ -103,6 +105,7 @@ class CoDA:
         self.synced_at = 0  # the step of its last round
         self.inner_at = 0  # the step of its last round inside the machine
         self._loop: object | None = None  # which loop over a stage is running
+        self._modules: list[nn.Module] = []
         self._modes: list[bool] | None = None  # which submodules were training in the last step
         self._watched = forward is not None  # whether the loop was seen to use the batches as is
         opt.engaged = True
@@ -133,6 +136,7 @@ class CoDA:
                 f"delay={self.delay} with sync_every={stage.sync_every}: expected a smaller delay; "
                 "a round must have taken effect before the next begins."
             )
+        check_stack(self.opt, local_every=stage.local_every)
         source, again = endless(batches), self.current is not None
         if not again:
             self.opt.begin_stage(stage.lr)
@@ -192,6 +196,7 @@ class CoDA:
         self.stages_done += 1
 
     def _local_steps(self, stage: Stage, batches: Iterator[Batch]) -> Iterator[Batch]:
+        self._modules = list(self.opt.model.modules())  # a walk that is too long for every step
         self._sync()  # a round that failed or was cut off is made up for
         idle, self._loop = 0, (loop := object())
         try:
@@ -237,7 +242,7 @@ class CoDA:
                 "opt.step() outside a stage: call it inside `for batch in coda.stage(...)`, and "
                 "no more often than the stage has steps."
             )
-        self._modes = [module.training for module in self.opt.model.modules()]
+        self._modes = [module.training for module in self._modules]
 
     def _after_step(self, *_: Any) -> None:
         self.averager.advance()

@@ -12,6 +12,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from codauc.checks import warn
 from codauc.group import Group
+from codauc.lockstep import StackedGroup
 from codauc.loss import MinMaxAUCLoss, check_values
 from codauc.objective import positives
 from codauc.optim import PPDSG
@@ -46,13 +47,16 @@ def estimate_dual(
     that class's mean. With `estimate_ab` a and b become the two means.
     """
     with in_modes(opt.model, modes), _new_statistics(opt.model):
-        sums, counts = _class_sums(opt.loss, batches, samples, forward, group.rank)
+        sums, counts = _class_sums(opt.loss, batches, samples, forward, group)
     if dual == "mean":
         sums, counts = sums / counts.clamp(min=1), counts.clamp(max=1)
     statistics = [b.of(opt.flat.vectors) for b in opt.flat.blocks if b.role == "buffer"]
     parts = [sums.flatten(), counts.flatten(), *statistics]
     message = torch.cat([part.to(opt.flat.dtype) for part in parts])
-    group.sum_(message, "dual")
+    if isinstance(group, StackedGroup):  # sums and counts have a column a worker
+        group.sum_columns_(message.view(-1, group.workers), "dual")
+    else:
+        group.sum_(message, "dual")
     sums, counts, *means = torch.split(message, [len(part) for part in parts])
     for target, mean in zip(statistics, means, strict=True):
         target.copy_(mean / group.size)
@@ -69,16 +73,18 @@ def estimate_dual(
 
 
 def _class_sums(
-    loss: MinMaxAUCLoss, batches: Iterator[Any], samples: int, forward: Forward, rank: int
+    loss: MinMaxAUCLoss, batches: Iterator[Any], samples: int, forward: Forward, group: Group
 ) -> tuple[Tensor, Tensor]:
     """Sums of h and counts over `samples` samples; rows: negatives, positives; a column a task.
 
     A draw that lacks a class is followed by others, of whole batches, that are added to it; by few
-    if the worker never met that class.
+    if the worker never met that class. Workers of a Stack draw together, and who has both classes
+    makes no use of it.
     """
     sums = torch.zeros(2, loss.tasks, dtype=loss.a.dtype, device=loss.a.device)
     counts = torch.zeros_like(sums)
-    met = loss.seen.flip(0) > 0
+    met, apart = loss.seen.flip(0) > 0, isinstance(group, StackedGroup)
+    using = torch.ones(loss.tasks, dtype=torch.bool, device=loss.a.device)
     for draw in range(_DRAWS):
         left = samples
         while left > 0:
@@ -87,14 +93,16 @@ def _class_sums(
             used = len(labels) if draw else left
             h, positive = loss.scores(logits[:used]), positives(labels[:used])
             for row, mask in enumerate((~positive, positive)):
-                sums[row] += (h * mask).sum(0)
-                counts[row] += mask.sum(0)
+                sums[row] += (h * mask).sum(0) * using
+                counts[row] += mask.sum(0) * using
             left -= len(h)
         missing = counts == 0
-        if not (missing & met).any() and (draw + 1 >= _FIRST_DRAWS or not missing.any()):
+        again = (missing & met).any(0) | (missing.any(0) & (draw + 1 < _FIRST_DRAWS))
+        if not again.any():
             break
+        using = again if apart else using
     if missing.any():
-        _warn_once(loss, missing, rank)
+        _warn_once(loss, missing, group)
     return sums, counts
 
 
@@ -108,10 +116,14 @@ def _check_batch(logits: Tensor, labels: Tensor) -> None:
         ) from None
 
 
-def _warn_once(loss: MinMaxAUCLoss, missing: Tensor, rank: int) -> None:
+def _warn_once(loss: MinMaxAUCLoss, missing: Tensor, group: Group) -> None:
     if loss.one_class_told:
         return
     loss.one_class_told = True
+    rank = group.rank
+    if isinstance(group, StackedGroup):  # the first of those whom real workers would tell of
+        rank = int(missing.any(0).nonzero()[0])
+        missing = missing[:, rank : rank + 1]
     classes = zip(("negatives", "positives"), missing, strict=True)
     names = " and no ".join(name for name, row in classes if row.any())
     warn(
