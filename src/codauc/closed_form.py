@@ -20,7 +20,7 @@ Array = NDArray[Any]
 class Given(NamedTuple):
     """What has no gradient: labels as 1 and 0, how many are 1, p, m, and the link.
 
-    For one task on the CPU these are arrays and numbers, and the logits are there as an array too.
+    Where values are at hand these are arrays, of one task numbers, and the logits are there too.
     """
 
     logits: Any
@@ -32,7 +32,7 @@ class Given(NamedTuple):
 
 
 def arrays_of(logits: Tensor, labels: Tensor, like: Tensor) -> tuple[Array, Array, Array]:
-    """A batch of one task as arrays: logits, labels, and which of these are positive.
+    """A batch as arrays: logits, labels, and which of these are positive.
 
     Logits are in at least the precision of `like`.
 
@@ -45,8 +45,8 @@ def arrays_of(logits: Tensor, labels: Tensor, like: Tensor) -> tuple[Array, Arra
     return logits.detach().numpy(), known, known if known.dtype == np.bool_ else known > 0
 
 
-class OneTask(torch.autograd.Function):
-    """For one task on the CPU: vectors are arrays, and what is no vector is a Python number.
+class InArrays(torch.autograd.Function):
+    """On the CPU: vectors are arrays, and what is no vector is, for one task, a Python number.
 
     A batch has few logits, and arrays take half the time of tensors for them.
     """
@@ -62,7 +62,13 @@ class OneTask(torch.autograd.Function):
     ) -> Tensor:
         """F; its slopes are kept."""
         z, y, count, p, margin, link = given
-        a_, b_, alpha_ = a.item(), b.item(), alpha.item()
+        a_: Any
+        b_: Any
+        alpha_: Any
+        if y.ndim == 1:  # Python's numbers, which are faster than numpy's
+            a_, b_, alpha_ = a.item(), b.item(), alpha.item()
+        else:
+            a_, b_, alpha_ = a.numpy(), b.numpy(), alpha.numpy()
         h = _sigmoid(z) if link == "sigmoid" else z
         size = len(y)
         share, q, pull = count / size, 1 - p, margin + alpha_
@@ -73,17 +79,18 @@ class OneTask(torch.autograd.Function):
         cu = y * (q - p)
         cu += p
         cu *= u
-        ups, both = float(np.dot(u, y)), float(np.add.reduce(u))
+        ups, both = _dot(u, y), _total(u)
         up = q * (ups / size + share * high)  # (1-p) E[h[+]]
         down = p * ((both - ups) / size + other * low)  # p E[h[-]]
-        value = float(np.dot(cu, u)) / size - p * q * alpha_**2
-        value += p * other * pull * (b_ + low) - q * share * pull * (a_ + high)
+        value = _dot(cu, u) / size - p * q * alpha_**2
+        value = value + p * other * pull * (b_ + low) - q * share * pull * (a_ + high)
         if link == "sigmoid":
             cu *= h
             np.subtract(1, h, out=h)
             cu *= h
         ctx.slopes = (cu, q * share * a_ - up, p * other * b_ - down, down - up - p * q * alpha_)
         ctx.types = logits.dtype, a.dtype
+        value = value if y.ndim == 1 else float(value.sum())
         return torch.scalar_tensor(value, dtype=a.dtype)
 
     @staticmethod
@@ -97,12 +104,15 @@ class OneTask(torch.autograd.Function):
             logits = torch.from_numpy(cu * (double / len(cu)))
             logits = logits if logits.dtype == of_logits else logits.to(of_logits)
         kind = np.float32 if of_own == torch.float32 else np.float64
-        own = [torch.from_numpy(np.array((double * slope,), kind)) for slope in slopes]
+        if cu.ndim == 1:
+            own = [torch.from_numpy(np.array((double * slope,), kind)) for slope in slopes]
+        else:
+            own = [torch.from_numpy((double * slope).astype(kind)) for slope in slopes]
         return logits, *own, None
 
 
-class SeveralTasks(torch.autograd.Function):
-    """The same for several tasks, or where reading a number would wait for the device."""
+class InTensors(torch.autograd.Function):
+    """The same where reading a number would wait for the device, or operations are recorded."""
 
     @staticmethod
     def forward(
@@ -149,6 +159,16 @@ def _array(labels: Tensor) -> Array:
     except (TypeError, RuntimeError):  # a type that numpy has not, or a tensor with a gradient
         found = labels.detach().to(torch.float64).numpy()
     return found
+
+
+def _dot(x: Array, y: Array) -> Any:
+    """The sum of products over the samples, for each task."""
+    return float(np.dot(x, y)) if x.ndim == 1 else np.einsum("nc,nc->c", x, y)
+
+
+def _total(x: Array) -> Any:
+    """The sum over the samples, for each task."""
+    return float(np.add.reduce(x)) if x.ndim == 1 else x.sum(0)
 
 
 def _sigmoid(z: Array) -> Array:

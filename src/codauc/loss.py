@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from codauc.checks import choice, known_arguments, real, whole
-from codauc.closed_form import Given, OneTask, SeveralTasks, arrays_of
+from codauc.closed_form import Given, InArrays, InTensors, arrays_of
 from codauc.objective import positives
 
 LINKS = ("sigmoid", "identity")
@@ -74,7 +74,7 @@ class MinMaxAUCLoss(nn.Module):
         self.one_class_told = False  # whether a shard without a class was reported
         self.ratio_told = False  # whether a doubtful pos_ratio was reported
         self._ratio_cache: Tensor | None = None
-        self._mirror: tuple[Tensor, NDArray[np.int64]] | None = None
+        self._seen = _Mirror()
         self.a = nn.Parameter(torch.zeros(self.tasks))
         self.b = nn.Parameter(torch.zeros(self.tasks))
         self.alpha = nn.Parameter(torch.zeros(self.tasks))
@@ -87,7 +87,7 @@ class MinMaxAUCLoss(nn.Module):
         """F over the batch, a scalar; in training mode, with gradients, the labels are counted."""
         logits, labels = self.aligned(logits, labels)
         given, own = self._counted(logits, labels), self._parameters
-        apply = OneTask.at_once if isinstance(given.count, int) else SeveralTasks.apply
+        apply = InTensors.apply if given.logits is None else InArrays.at_once
         value: Tensor = apply(logits, own["a"], own["b"], own["alpha"], given)
         return value + self.mix * self._entropy(logits, given) if self.mix else value
 
@@ -115,15 +115,17 @@ class MinMaxAUCLoss(nn.Module):
         counting = self.training and torch.is_grad_enabled()  # validation is not training data
         own, size = self._parameters["a"], len(labels)
         assert own is not None
-        if self.tasks == 1 and _numbers_at_hand(logits):
+        if _values_at_hand(logits):
             z, known, positive = arrays_of(logits, labels, own)
-            marks, count = positive.astype(z.dtype), int(np.count_nonzero(positive))
+            marks = positive.astype(z.dtype)
             if self.validate is not False:
                 check_arrays(z, marks, known, logits)
+            one = self.tasks == 1
+            count: Any = int(np.count_nonzero(positive)) if one else np.count_nonzero(positive, 0)
             if counting:
-                seen = self._mirrored()
-                seen[0, 0] += count
-                seen[1, 0] += size - count
+                seen = self._seen.array(self._buffers["seen"])
+                seen[(0, 0) if one else 0] += count
+                seen[(1, 0) if one else 1] += size - count
             return Given(z, marks, count, self._ratio(), self.margin, self.link)
         if self._values_need_a_check(logits):
             check_values(logits.detach(), labels)
@@ -133,16 +135,10 @@ class MinMaxAUCLoss(nn.Module):
             self.seen.add_(torch.stack((counts, size - counts)).view(2, self.tasks))
         return Given(None, signs, counts, self.pos_ratio, self.margin, self.link)
 
-    def _mirrored(self) -> NDArray[np.int64]:
-        """What was seen, as an array of the same memory: to add to it is not worth an operation."""
-        seen = self._buffers["seen"]
-        if self._mirror is None or self._mirror[0] is not seen:
-            assert seen is not None
-            self._mirror = (seen, seen.numpy())
-        return self._mirror[1]
-
-    def _ratio(self) -> float:
-        """The one task's p."""
+    def _ratio(self) -> Any:
+        """p as a number, or an array for several tasks."""
+        if self.tasks > 1:
+            return self.pos_ratio.numpy()
         return self.pos_ratio.item() if self.known_ratio is None else self.known_ratio[0]
 
     @property
@@ -249,19 +245,40 @@ def _tasks(tasks: int | None, ratios: tuple[float, ...] | None) -> int:
     return tasks
 
 
-def _numbers_at_hand(logits: Tensor) -> bool:
+def _values_at_hand(logits: Tensor) -> bool:
     """Whether values can be read as arrays: no device to wait for, and nothing that is traced."""
     traced = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
     return logits.is_cpu and not traced
 
 
+class _Mirror:
+    """A tensor as an array of the same memory: to add to it is not worth an operation.
+
+    A copy of it begins anew, as a copied array would have memory of its own.
+    """
+
+    def __init__(self) -> None:
+        self._of: tuple[Tensor | None, int] = (None, 0)
+        self._array: NDArray[Any] = np.empty(0)
+
+    def array(self, tensor: Tensor | None) -> NDArray[Any]:
+        """The array; made again where the tensor is another or has moved."""
+        assert tensor is not None
+        if self._of[0] is not tensor or self._of[1] != tensor.data_ptr():
+            self._of, self._array = (tensor, tensor.data_ptr()), tensor.numpy()
+        return self._array
+
+    def __reduce__(self) -> tuple[type[_Mirror], tuple[()]]:
+        return _Mirror, ()
+
+
 def check_arrays(z: Any, marks: Any, labels: Any, logits: Tensor) -> None:
-    """`check_values` of one task's arrays; a finite sum of squares has finite terms."""
+    """`check_values` of arrays; a finite sum of squares has finite terms."""
     if labels.dtype == marks.dtype:
         right = labels.tobytes() == marks.tobytes()  # for few numbers faster than a comparison
     else:
-        right = labels.dtype == np.bool_ or np.logical_and.reduce(marks == labels)
-    if not (right and math.isfinite(np.dot(z, z))):
+        right = labels.dtype == np.bool_ or np.logical_and.reduce(marks == labels, None)
+    if not (right and math.isfinite(np.vdot(z, z))):
         check_values(logits.detach(), torch.from_numpy(labels))
 
 

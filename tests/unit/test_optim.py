@@ -1024,7 +1024,7 @@ class Strict(TorchDispatchMode):
 @pytest.mark.parametrize("p", [0.4, None], ids=["given ratio", "estimated ratio"])
 def test_loss_and_step_neither_wait_for_the_device_nor_leave_it(device, p, monkeypatch):
     # on the CPU a number is at hand; elsewhere it is not: the same code runs here
-    monkeypatch.setattr(codauc.loss, "_numbers_at_hand", lambda *_: False)
+    monkeypatch.setattr(codauc.loss, "_values_at_hand", lambda *_: False)
     model = nn.Sequential(Net()).to(device)
     model[0].head.bfloat16()
     model[0].head.register_forward_pre_hook(lambda _, args: args[0].bfloat16())
