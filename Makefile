@@ -7,6 +7,7 @@ CONSTRAINTS ?= constraints.txt
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 ARGS ?=
+JOBS ?= $(shell expr $$(nproc 2>/dev/null || echo 2) + 1)
 
 export OMP_NUM_THREADS ?= 1
 
@@ -34,8 +35,9 @@ lint: $(VENV)/.dev
 types: $(VENV)/.dev
 	$(BIN)/mypy
 
+# Some tests wait for processes more than they compute: one more than there are processors.
 unit: $(VENV)/.dev
-	$(BIN)/python -m pytest -n auto --dist worksteal $(ARGS)
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(ARGS)
 
 soak: $(VENV)/.dev
 	$(BIN)/python experiments/faults.py all $(ARGS)
