@@ -58,6 +58,19 @@ def compiled(model: nn.Module) -> Step:
         raise Missing(str(error)) from error  # no C compiler
 
 
+def ppdadam(model: nn.Module) -> Step:
+    """The step of the default recipe."""
+    loss = codauc.MinMaxAUCLoss(pos_ratio=0.1)
+    opt = codauc.PPDAdam(model, loss, lr=1e-4, average=True)
+    with_gradients(model), with_gradients(loss)
+    return opt.step
+
+
+def adam(model: nn.Module) -> Step:
+    """Torch's own."""
+    return torch.optim.Adam(with_gradients(model).parameters(), lr=1e-4).step
+
+
 def sgd(model: nn.Module, **options: Any) -> Step:
     """Torch's own, with momentum."""
     parameters = with_gradients(model).parameters()
@@ -101,6 +114,9 @@ _SGD = ("step of torch SGD(momentum=0.9)", sgd)
 _PESG = ("step of LibAUC's PESG", libauc_pesg)
 _MOMENTUM = ("step of PPDSG(momentum=0.9), with running average", partial(ppdsg, momentum=0.9))
 
+_ADAM = ("step of torch Adam", adam)
+_PPDADAM = ("step of PPDAdam, with running average", ppdadam)
+
 BENCHMARKS = [
     _benchmark("resnet50-sgd-fused", resnet50, _FUSED, 1.8),
     _benchmark(
@@ -117,4 +133,6 @@ BENCHMARKS = [
     _benchmark("mlp-sgd-foreach", small, _FOREACH, repeats=200),
     _benchmark("mlp-sgd-fused", small, _FUSED, repeats=200),
     _benchmark("mlp-libauc", small, _PESG, repeats=200),
+    _benchmark("resnet50-adam", resnet50, _ADAM, ours=_PPDADAM),
+    _benchmark("mlp-adam", small, _ADAM, ours=_PPDADAM, repeats=200),
 ]
