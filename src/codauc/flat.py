@@ -234,7 +234,7 @@ def _count_changes(tensors: list[Tensor]) -> None:
     """Raise the version counters; an older torch takes one tensor at a time."""
     try:
         torch.autograd.graph.increment_version(tensors)
-    except TypeError:
+    except (TypeError, RuntimeError):
         for tensor in tensors:
             torch.autograd.graph.increment_version(tensor)
 
