@@ -112,13 +112,15 @@ def main() -> int:
             goal = "" if b.goal is None else f" (goal: {'>=' if b.higher else '<='} {b.goal:g})"
             print(f"{b.name}: {b.ours} / {b.theirs}{goal}")
         return 0
+    out = asked.out or (None if asked.only or asked.short else RESULTS)
+    if out is not None and not out.parent.is_dir():
+        sys.exit(f"--out {out}: there is no folder {out.parent}.")
     torch.set_num_threads(1)
     found = run(benchmarks, Options(asked.short, asked.data))
     text = json.dumps(finite(found), indent=1, allow_nan=False)
-    out = asked.out or (None if asked.only or asked.short else RESULTS)
+    print(text if asked.json else show(found))
     if out is not None:
         out.write_text(text + "\n", encoding="utf-8")
-    print(text if asked.json else show(found))
     return 1 if found["broken"] else 0
 
 

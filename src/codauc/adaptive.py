@@ -125,11 +125,9 @@ class PPDAdam(PPDSG):
         )
         return self.flat.vectors[block.vector][start + stretch.start : start + stretch.stop]
 
-    @torch.no_grad()
-    def step(self, closure: Any = None) -> Any:
-        """One local step from the gradients at hand."""
+    def _step(self, closure: Any = None) -> Any:
         before = self.steps
-        value = super().step(closure)
+        value = super()._step(closure)
         self.moment_steps += self.steps - before
         return value
 

@@ -7,6 +7,7 @@ and F from the sum of c u^2.
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,6 +30,7 @@ class Given(NamedTuple):
     pos_ratio: Any
     margin: float
     link: str
+    lowest: float = -math.inf  # a bound on the logits
 
 
 def arrays_of(logits: Tensor, labels: Tensor, like: Tensor) -> tuple[Array, Array, Array]:
@@ -51,17 +53,12 @@ class InArrays(torch.autograd.Function):
     A batch has few logits, and arrays take half the time of tensors for them.
     """
 
-    @classmethod
-    def at_once(cls, *arguments: Any) -> Any:
-        """`apply` without what torch.func's transforms need."""
-        return super(torch.autograd.Function, cls).apply(*arguments)  # type: ignore[misc]
-
     @staticmethod
     def forward(
         ctx: Any, logits: Tensor, a: Tensor, b: Tensor, alpha: Tensor, given: Given
     ) -> Tensor:
         """F; its slopes are kept."""
-        z, y, count, p, margin, link = given
+        z, y, count, p, margin, link, _ = given
         a_: Any
         b_: Any
         alpha_: Any
@@ -69,7 +66,7 @@ class InArrays(torch.autograd.Function):
             a_, b_, alpha_ = a.item(), b.item(), alpha.item()
         else:
             a_, b_, alpha_ = a.numpy(), b.numpy(), alpha.numpy()
-        h = _sigmoid(z) if link == "sigmoid" else z
+        h = _sigmoid(z, given.lowest) if link == "sigmoid" else z
         size = len(y)
         share, q, pull = count / size, 1 - p, margin + alpha_
         high, low, other = a_ + pull, b_ - pull, 1 - share
@@ -91,24 +88,37 @@ class InArrays(torch.autograd.Function):
         ctx.slopes = (cu, q * share * a_ - up, p * other * b_ - down, down - up - p * q * alpha_)
         ctx.types = logits.dtype, a.dtype
         value = value if y.ndim == 1 else float(value.sum())
-        return torch.scalar_tensor(value, dtype=a.dtype)
+        return torch.scalar_tensor(value, dtype=a.dtype, device="cpu")
 
     @staticmethod
     def backward(ctx: Any, scale: Tensor) -> tuple[Tensor | None, ...]:
         """Twice the slopes; those of the logits are a mean's."""
         _refuse_second_derivatives()
-        double, (cu, *slopes) = 2 * scale.item(), ctx.slopes
+        try:
+            double, (cu, *slopes) = 2 * scale.item(), ctx.slopes
+        except RuntimeError:  # several at once: is_grads_batched=True
+            return _backward_in_tensors(ctx, scale)
         of_logits, of_own = ctx.types
-        logits = None
-        if ctx.needs_input_grad[0]:
-            logits = torch.from_numpy(cu * (double / len(cu)))
-            logits = logits if logits.dtype == of_logits else logits.to(of_logits)
+        logits = torch.from_numpy(cu * (double / len(cu)))
+        logits = logits if logits.dtype == of_logits else logits.to(of_logits)
         kind = np.float32 if of_own == torch.float32 else np.float64
         if cu.ndim == 1:
             own = [torch.from_numpy(np.array((double * slope,), kind)) for slope in slopes]
         else:
             own = [torch.from_numpy((double * slope).astype(kind)) for slope in slopes]
         return logits, *own, None
+
+
+# `apply` without what torch.func's transforms need
+_apply: Any = super(torch.autograd.Function, InArrays).apply
+
+
+def in_arrays(logits: Tensor, a: Any, b: Any, alpha: Any, given: Given) -> Any:
+    """`InArrays` of these; scores without a bound may overflow without a word."""
+    if given.link == "sigmoid":
+        return _apply(logits, a, b, alpha, given)
+    with np.errstate(over="ignore", invalid="ignore"):
+        return _apply(logits, a, b, alpha, given)
 
 
 class InTensors(torch.autograd.Function):
@@ -119,7 +129,7 @@ class InTensors(torch.autograd.Function):
         ctx: Any, logits: Tensor, a: Tensor, b: Tensor, alpha: Tensor, given: Given
     ) -> Tensor:
         """F; its slopes are kept."""
-        _, y, count, p, margin, link = given
+        _, y, count, p, margin, link, _ = given
         size, h = len(logits), logits.to(y.dtype)
         h = h.sigmoid() if link == "sigmoid" else h
         share = count.to(h.dtype) / size
@@ -153,6 +163,15 @@ class InTensors(torch.autograd.Function):
         return *gradients, None
 
 
+def _backward_in_tensors(ctx: Any, scale: Tensor) -> tuple[Tensor | None, ...]:
+    """For a scale that is several at once."""
+    cu, *slopes = ctx.slopes
+    of_logits, of_own = ctx.types
+    logits = (torch.from_numpy(cu) * (2 * scale / len(cu))).to(of_logits)
+    own = [(torch.as_tensor(s).view(-1) * (2 * scale)).to(of_own) for s in slopes]
+    return logits, *own, None
+
+
 def _array(labels: Tensor) -> Array:
     try:
         found: Array = labels.numpy()
@@ -171,9 +190,10 @@ def _total(x: Array) -> Any:
     return float(np.add.reduce(x)) if x.ndim == 1 else x.sum(0)
 
 
-def _sigmoid(z: Array) -> Array:
-    h: Array = np.maximum(z, -80)  # below it is 0 to the last bit beside 1, and exp would overflow
-    np.negative(h, out=h)
+def _sigmoid(z: Array, lowest: float) -> Array:
+    if lowest < -80:  # there it is 0 to the last bit beside 1, and exp may overflow
+        z = np.maximum(z, -80)
+    h: Array = np.negative(z)
     np.exp(h, out=h)
     h += 1
     return np.reciprocal(h, out=h)

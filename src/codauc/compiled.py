@@ -161,15 +161,22 @@ def _from(array: Any, first: int) -> Any:
 
 
 def _library() -> ctypes.CDLL:
+    try:
+        return _built()
+    except (OSError, ValueError) as error:
+        raise RuntimeError(
+            f"compile=True: the step could not be built ({error}): see that the variable CC, if "
+            "set, names a C compiler; or leave compile out to step without."
+        ) from error
+
+
+def _built() -> ctypes.CDLL:
     compiler = (
         shlex.split(os.environ.get("CC", ""))
         or [found for name in ("cc", "gcc", "clang") if (found := shutil.which(name))][:1]
     )
     if not compiler:
-        raise RuntimeError(
-            "compile=True: no C compiler found (cc, gcc, clang, or the variable CC): install one, "
-            "or leave compile out to step without."
-        )
+        raise ValueError("no cc, gcc or clang was found")
     with tempfile.TemporaryDirectory(prefix="codauc-") as folder:
         source, target = Path(folder, "step.c"), Path(folder, "step.so")
         source.write_text(_SOURCE, encoding="ascii")
@@ -187,7 +194,5 @@ def _library() -> ctypes.CDLL:
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             if done.returncode == 0:
                 return ctypes.CDLL(str(target))
-    raise RuntimeError(
-        f"compile=True: {compiler[0]} failed ({done.stderr.strip()[:200]}): leave compile out to "
-        "step without."
-    )
+    said = done.stderr.strip()[:200] or f"it ended with {done.returncode}"
+    raise ValueError(f"{compiler[0]} failed: {said}")

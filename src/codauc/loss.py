@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from codauc.checks import choice, known_arguments, real, whole
-from codauc.closed_form import Given, InArrays, InTensors, arrays_of
+from codauc.closed_form import Given, InTensors, arrays_of, in_arrays
 from codauc.objective import positives
 
 LINKS = ("sigmoid", "identity")
@@ -87,7 +87,7 @@ class MinMaxAUCLoss(nn.Module):
         """F over the batch, a scalar; in training mode, with gradients, the labels are counted."""
         logits, labels = self.aligned(logits, labels)
         given, own = self._counted(logits, labels), self._parameters
-        apply = InTensors.apply if given.logits is None else InArrays.at_once
+        apply = InTensors.apply if given.logits is None else in_arrays
         value: Tensor = apply(logits, own["a"], own["b"], own["alpha"], given)
         return value + self.mix * self._entropy(logits, given) if self.mix else value
 
@@ -106,7 +106,8 @@ class MinMaxAUCLoss(nn.Module):
         return self._entropy(logits, self._counted(logits, labels)) + nothing
 
     def _entropy(self, logits: Tensor, given: Given) -> Tensor:
-        marks: Tensor = torch.as_tensor(given.marks)
+        arrays = given.logits is not None
+        marks: Tensor = torch.from_numpy(given.marks) if arrays else given.marks
         value = binary_cross_entropy_with_logits(logits.to(marks.dtype), marks)
         return value * self.tasks if self.tasks > 1 else value
 
@@ -115,18 +116,17 @@ class MinMaxAUCLoss(nn.Module):
         counting = self.training and torch.is_grad_enabled()  # validation is not training data
         own, size = self._parameters["a"], len(labels)
         assert own is not None
-        if _values_at_hand(logits):
+        if _values_at_hand(logits, labels, own):
             z, known, positive = arrays_of(logits, labels, own)
             marks = positive.astype(z.dtype)
-            if self.validate is not False:
-                check_arrays(z, marks, known, logits)
+            low = -math.inf if self.validate is False else check_arrays(z, marks, known, logits)
             one = self.tasks == 1
             count: Any = int(np.count_nonzero(positive)) if one else np.count_nonzero(positive, 0)
             if counting:
                 seen = self._seen.array(self._buffers["seen"])
                 seen[(0, 0) if one else 0] += count
                 seen[(1, 0) if one else 1] += size - count
-            return Given(z, marks, count, self._ratio(), self.margin, self.link)
+            return Given(z, marks, count, self._ratio(), self.margin, self.link, low)
         if self._values_need_a_check(logits):
             check_values(logits.detach(), labels)
         signs = positives(labels).to(torch.promote_types(logits.dtype, own.dtype))
@@ -245,10 +245,12 @@ def _tasks(tasks: int | None, ratios: tuple[float, ...] | None) -> int:
     return tasks
 
 
-def _values_at_hand(logits: Tensor) -> bool:
+def _values_at_hand(logits: Tensor, labels: Tensor, own: Tensor) -> bool:
     """Whether values can be read as arrays: no device to wait for, and nothing that is traced."""
-    traced = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
-    return logits.is_cpu and not traced
+    if not (logits.is_cpu and type(logits) is type(labels) is Tensor and own.dtype in _USUAL):
+        return False
+    transformed = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+    return not (transformed or torch._C._is_tracing() or logits.is_neg())
 
 
 class _Mirror:
@@ -272,14 +274,16 @@ class _Mirror:
         return _Mirror, ()
 
 
-def check_arrays(z: Any, marks: Any, labels: Any, logits: Tensor) -> None:
-    """`check_values` of arrays; a finite sum of squares has finite terms."""
+def check_arrays(z: Any, marks: Any, labels: Any, logits: Tensor) -> float:
+    """`check_values` of arrays; between finite ends all is."""
     if labels.dtype == marks.dtype:
         right = labels.tobytes() == marks.tobytes()  # for few numbers faster than a comparison
     else:
         right = labels.dtype == np.bool_ or np.logical_and.reduce(marks == labels, None)
-    if not (right and math.isfinite(np.vdot(z, z))):
+    low, high = float(np.minimum.reduce(z, None)), float(np.maximum.reduce(z, None))
+    if not (right and math.isfinite(high - low)):
         check_values(logits.detach(), torch.from_numpy(labels))
+    return low
 
 
 def check_values(logits: Tensor, labels: Tensor) -> None:
@@ -294,8 +298,8 @@ def check_values(logits: Tensor, labels: Tensor) -> None:
         )
     if labels.dtype == torch.bool:
         return
-    one = labels == 1
-    if not ((one | (labels == 0)).all() or (one | (labels == -1)).all()):
+    one, signed = labels == 1, labels.dtype.is_signed  # of an unsigned type 255 equals -1
+    if not ((one | (labels == 0)).all() or (signed and (one | (labels == -1)).all())):
         values = sorted(set(labels.flatten().tolist()))[:5]
         raise ValueError(
             f"labels: got the values {values}; expected 0 and 1, -1 and +1, or bool; "

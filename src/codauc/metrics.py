@@ -384,7 +384,7 @@ def _widened(values: Scores) -> Scores:
 def _array(name: str, values: Any) -> Scores:
     """`values` as an array of real numbers, none of them changed, so that ties stay ties."""
     if hasattr(values, "detach"):
-        values = values.detach().cpu()
+        values = values.detach().cpu().resolve_neg()
         try:
             values = values.numpy()
         except TypeError:  # numpy has no bfloat16, and float64 holds every value of the small types

@@ -104,7 +104,7 @@ class Stack(nn.Module):
         try:
             logits: Tensor = torch.vmap(self._one, randomness="error")(self.stacked(), x)
         except RuntimeError as error:
-            if "vmap" not in str(error):
+            if not any(word in str(error) for word in ("vmap", "Batching rule")):
                 raise
             why = str(error).strip().partition("\n")[0]
             raise RuntimeError(
@@ -161,12 +161,19 @@ _ELEMENTWISE = (
 )
 
 
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
 def _chain(model: nn.Module) -> list[nn.Module] | None:
     """The layers that a model applies one after the other, if all are linear or elementwise."""
-    if model._forward_hooks or model._forward_pre_hooks:
+    if any(getattr(model, name) for name in _HOOKS):
         return None
     kind, parts = type(model), [part for part in model._modules.values() if part is not None]
-    flat = isinstance(model, nn.Flatten) and (model.start_dim, model.end_dim) == (1, -1)
+    flat = (
+        kind is nn.Flatten
+        and isinstance(model, nn.Flatten)
+        and (model.start_dim, model.end_dim) == (1, -1)
+    )
     if flat or kind in (nn.Linear, *_ELEMENTWISE):
         return [model]
     if kind is MLP:
@@ -224,11 +231,13 @@ def _holders(tensor: Tensor) -> float:
 
 def _linear(x: Tensor, w: Tensor, b: Tensor | None, spare: _Spare) -> Tensor:
     """All workers' layers: x [K, N, in], w [K, out, in], b [K, out]; or shared, without K."""
+    if x.dim() != 3:  # [K, N, ..., in]
+        return _linear(x.flatten(1, -2), w, b, spare).view(*x.shape[:-1], -1)
     if w.dim() == 2:
         h = linear(x, w)
         return h if b is None else h + (b if b.dim() == 1 else b.unsqueeze(1))
     b = None if b is None else b.expand(len(w), -1).unsqueeze(1)
-    if torch.is_autocast_enabled(x.device.type) or x.dim() != 3:
+    if torch.is_autocast_enabled(x.device.type):
         h = torch.matmul(x, w.transpose(1, 2))
         return h if b is None else h + b
     found: Tensor = _Linears.apply(x, w, b, spare)  # type: ignore[no-untyped-call]

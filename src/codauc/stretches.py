@@ -105,6 +105,8 @@ def _in_order(tensor: Tensor, gradient: Tensor) -> Tensor:
     """The gradient's numbers in the order in which the tensor's lie in memory."""
     if gradient.is_sparse:
         gradient = gradient.to_dense()
+    if gradient.dtype != tensor.dtype or gradient.is_neg():
+        gradient = gradient.to(tensor.dtype).resolve_neg()
     if gradient.is_contiguous() and tensor.is_contiguous():
         return gradient.view(-1)
     if gradient.stride() == tensor.stride() and is_dense(tensor):

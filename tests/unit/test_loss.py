@@ -1,9 +1,13 @@
 """MinMaxAUCLoss: closed form, shapes, labels, the estimate of p, precision."""
 
+import copy
+import pickle
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 
 from codauc import MinMaxAUCLoss
 from codauc.objective import objective
@@ -129,3 +133,73 @@ def test_values_are_checked_again_only_where_asked():
     assert MinMaxAUCLoss(pos_ratio=0.5, validate=False)(bad, labels).isnan()
     with pytest.raises(ValueError, match="1 NaN"):
         MinMaxAUCLoss(pos_ratio=0.5)(bad, labels)
+
+
+# Arrays in the place of tensors
+
+
+def moved(loss):
+    return loss.share_memory()
+
+
+def reloaded(loss):
+    return pickle.loads(pickle.dumps(loss))
+
+
+@pytest.mark.parametrize("change", [copy.deepcopy, reloaded, moved, nn.Module.double])
+@pytest.mark.parametrize("tasks", [1, 2])
+def test_labels_are_counted_in_the_loss_that_is_used(change, tasks):
+    loss = MinMaxAUCLoss(tasks=tasks)
+    shape = (8,) if tasks == 1 else (8, tasks)
+    logits, labels = torch.zeros(shape, requires_grad=True), torch.ones(shape, dtype=torch.bool)
+    loss(logits, labels)
+    other = change(loss)
+    for _ in range(3):
+        other(logits, labels)
+    assert other.seen.tolist() == [[32] * tasks, [0] * tasks]
+
+
+@pytest.mark.parametrize("tasks", [1, 3])
+@pytest.mark.parametrize("link", ["sigmoid", "identity"])
+def test_arrays_and_tensors_give_the_same(tasks, link, monkeypatch):
+    torch.manual_seed(0)
+    shape = (16,) if tasks == 1 else (16, tasks)
+    logits, labels = torch.randn(shape, dtype=torch.float64), torch.rand(shape) < 0.4
+    found = []
+    for arrays in (True, False):
+        monkeypatch.setattr("codauc.loss._values_at_hand", lambda *_, a=arrays: a)
+        loss = MinMaxAUCLoss(pos_ratio=[0.3] * tasks, link=link).double()
+        with torch.no_grad():
+            for parameter, value in zip(loss.parameters(), (0.3, -0.2, 0.5), strict=True):
+                parameter.fill_(value)
+        z = logits.clone().requires_grad_()
+        value = loss(z, labels)
+        found.append([value, *torch.autograd.grad(3 * value, [z, *loss.parameters()])])
+    for one, other in zip(*found, strict=True):
+        assert one.shape == other.shape
+        assert (one - other).abs().max() < 1e-14
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("size", [1e4, 3e38])
+def test_large_finite_logits_are_no_error_and_no_warning(size):
+    for link in ("sigmoid", "identity"):
+        logits = torch.tensor([size, -size, 0.0], requires_grad=True)
+        MinMaxAUCLoss(pos_ratio=0.5, link=link)(logits, torch.tensor([1, 0, 0])).backward()
+
+
+def test_what_cannot_be_an_array_goes_through_tensors():
+    labels = torch.tensor([1, 0, 0])
+    loss = MinMaxAUCLoss(pos_ratio=0.5).bfloat16()
+    assert loss(torch.zeros(3, dtype=torch.bfloat16), labels).dtype == torch.bfloat16
+    loss = MinMaxAUCLoss(pos_ratio=0.5)
+    plain = torch.tensor([0.5, -1.0, 2.0])
+    assert torch.allclose(loss(torch._neg_view(-plain), labels), loss(plain, labels))
+    z = plain.clone().requires_grad_()
+    (rows,) = torch.autograd.grad(loss(z, labels), z, torch.eye(2)[0], is_grads_batched=True)
+    assert torch.allclose(rows[0], torch.autograd.grad(loss(z, labels), z)[0])
+
+
+def test_labels_of_an_unsigned_type_have_no_minus_one():
+    with pytest.raises(ValueError, match="expected 0 and 1"):
+        MinMaxAUCLoss(pos_ratio=0.5)(torch.zeros(2), torch.tensor([255, 1], dtype=torch.uint8))

@@ -918,6 +918,42 @@ def test_no_operation_moves_work_and_loading_in_place_trains_the_loaded_weights(
     assert same(weights(opt), weights(other))
 
 
+# Hooks
+
+
+class Own(codauc.PPDSG):
+    def step(self, closure=None):
+        return super().step(closure)
+
+
+@pytest.mark.parametrize("kind", [codauc.PPDSG, codauc.PPDAdam, Own])
+def test_hooks_run_once_with_torchs_arguments(kind):
+    def trained(optimizer, model):
+        seen = []
+
+        def before(opt, args, named):
+            seen.append(("before", len(args), args[0] is opt, dict(named)))
+            return args, named
+
+        optimizer.register_step_pre_hook(before)
+        optimizer.register_step_post_hook(lambda opt, args, _: seen.append(("after", len(args))))
+        for parameter in [*model.parameters()]:
+            parameter.grad = torch.zeros_like(parameter)
+        optimizer.step()
+        optimizer.step(lambda: 3.0)
+        return seen
+
+    model, loss = nn.Linear(3, 1), codauc.MinMaxAUCLoss(pos_ratio=0.5)
+    ours = kind(model, loss)
+    still(loss)
+    theirs = nn.Linear(3, 1)
+    expected = trained(torch.optim.SGD(theirs.parameters()), theirs)
+    assert trained(ours, model) == expected
+    ours.register_step_pre_hook(lambda *_: 5)
+    with pytest.raises(RuntimeError, match=r"must return None|expected None"):
+        ours.step()
+
+
 # The compiled step, and parts that fit the cache
 
 
@@ -989,11 +1025,33 @@ def test_compile_refuses_what_it_cannot_step_and_says_what_is_missing(monkeypatc
         make(nn.Linear(3, 1).bfloat16(), torch.float32, compile=True)
     monkeypatch.setenv("CC", "")
     monkeypatch.setenv("PATH", "")
-    with pytest.raises(RuntimeError, match=r"no C compiler found.*leave compile out"):
+    with pytest.raises(RuntimeError, match=r"no cc, gcc or clang.*leave compile out"):
         make(compile=True)
-    monkeypatch.setenv("CC", "/bin/false")
-    with pytest.raises(RuntimeError, match="/bin/false failed"):
-        make(compile=True)
+    for compiler in ("/bin/false", "/nonexistent/cc", '"unbalanced', "/bin/echo"):
+        monkeypatch.setenv("CC", compiler)
+        with pytest.raises(RuntimeError, match=r"compile=True: the step could not be built.*CC"):
+            make(compile=True)
+    with pytest.raises(ValueError, match="compile='yes': expected True"):
+        make(compile="yes")
+
+
+@pytest.mark.parametrize("kind", [torch.bfloat16, F64, "negative"])
+def test_gradients_of_another_kind_are_read_as_the_numbers_they_are(kind):
+    found = []
+    for fast in (False, True):
+        opt = make(Vector(torch.linspace(-1, 1, 7)), torch.float32, lr=0.1, compile=fast)
+        set_gradients(opt, 0.5)
+        if kind == "negative":
+            opt.model.w.grad = torch._neg_view(-torch.full((7,), 0.5))
+        elif not hasattr(opt.model.w, "grad_dtype"):
+            pytest.skip("this torch has no gradients of another dtype")
+        else:
+            opt.model.w.grad = None
+            opt.model.w.grad_dtype = kind
+            opt.model.w.grad = torch.full((7,), 0.5, dtype=kind)
+        opt.step()
+        found.append(weights(opt))
+    assert largest_difference(*found) < 1e-6
 
 
 # No host synchronisation, no stray tensor

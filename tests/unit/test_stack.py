@@ -639,3 +639,16 @@ def test_sources_that_end_are_refused():
     next(source)
     with pytest.raises(ValueError, match="worker 0 ended"):
         next(source)
+
+
+@pytest.mark.parametrize("samples", [1, 4, 6])
+def test_inputs_of_more_dimensions_go_to_their_own_worker(samples):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Flatten(), nn.Linear(24, 1)).double()
+    stack = codauc.Stack(model, workers=4)
+    with torch.no_grad():
+        for parameter in stack.parameters():
+            parameter.add_(torch.randn_like(parameter))
+    x = torch.randn(4, samples, 3, 5, dtype=torch.float64)
+    for k in range(4):
+        assert (stack(x)[:, k] - stack.unstack(k)(x[k]).flatten()).abs().max() < 1e-12
