@@ -986,6 +986,7 @@ WAYS = {
 }
 
 
+@pytest.mark.usefixtures("c_compiler")
 @pytest.mark.parametrize("dtype", [torch.float32, F64])
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("threads", [1, 3])
@@ -1002,6 +1003,7 @@ def test_parts_of_any_size_give_the_same_step(way, monkeypatch):
     assert same(trained_like(WAYS[way], F64), whole)
 
 
+@pytest.mark.usefixtures("c_compiler")
 def test_parameter_groups_take_their_own_steps_when_compiled():
     def groups(model):
         return [
@@ -1035,6 +1037,7 @@ def test_compile_refuses_what_it_cannot_step_and_says_what_is_missing(monkeypatc
         make(compile="yes")
 
 
+@pytest.mark.usefixtures("c_compiler")
 @pytest.mark.parametrize("kind", [torch.bfloat16, F64, "negative"])
 def test_gradients_of_another_kind_are_read_as_the_numbers_they_are(kind):
     found = []

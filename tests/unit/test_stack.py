@@ -229,6 +229,7 @@ def test_any_network_without_chance_or_statistics_is_equal(net):
     assert ledger == other
 
 
+@pytest.mark.usefixtures("c_compiler")
 @pytest.mark.parametrize(
     "options",
     [
