@@ -18,12 +18,14 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 SIZES = (32, 128, 1024, 8192, 65536)
 
 
-def there_and_back(loss: Loss, labels: Tensor) -> Callable[[], None]:
-    """Logits to a value and back; their gradient is taken and thrown away."""
+def there_and_back(loss: Loss, labels: Tensor, *own: Tensor) -> Callable[[], None]:
+    """Logits to a value and back; their gradient, and those of `own`, are thrown away."""
     logits = torch.randn(len(labels), requires_grad=True)
+    leaves = [logits, *own]
 
     def run() -> None:
-        logits.grad = None
+        for leaf in leaves:
+            leaf.grad = None
         loss(logits, labels).backward()
 
     return run
@@ -32,13 +34,7 @@ def there_and_back(loss: Loss, labels: Tensor) -> Callable[[], None]:
 def ours(labels: Tensor) -> Callable[[], None]:
     """F, with the labels as they are."""
     loss = codauc.MinMaxAUCLoss(pos_ratio=POSITIVE)
-    run = there_and_back(loss, labels)
-
-    def cleared() -> None:
-        loss.a.grad = loss.b.grad = loss.alpha.grad = None
-        run()
-
-    return cleared
+    return there_and_back(loss, labels, *loss.parameters())
 
 
 def bce(labels: Tensor) -> Callable[[], None]:
@@ -51,11 +47,10 @@ def aucm(labels: Tensor) -> Callable[[], None]:
     loss = libauc().loss()
 
     def run(logits: Tensor, labels: Tensor) -> Tensor:
-        loss.a.grad = loss.b.grad = loss.alpha.grad = None
         value: Tensor = loss(logits.sigmoid(), labels)
         return value
 
-    return there_and_back(run, labels.float())
+    return there_and_back(run, labels.float(), loss.a, loss.b, loss.alpha)
 
 
 def measure(

@@ -121,7 +121,7 @@ class MinMaxAUCLoss(nn.Module):
             marks = positive.astype(z.dtype)
             low = -math.inf if self.validate is False else check_arrays(z, marks, known, logits)
             one = self.tasks == 1
-            count: Any = int(np.count_nonzero(positive)) if one else np.count_nonzero(positive, 0)
+            count: Any = np.count_nonzero(positive, None if one else 0)
             if counting:
                 seen = self._seen.array(self._buffers["seen"])
                 seen[(0, 0) if one else 0] += count
@@ -275,15 +275,15 @@ class _Mirror:
 
 
 def check_arrays(z: Any, marks: Any, labels: Any, logits: Tensor) -> float:
-    """`check_values` of arrays; between finite ends all is."""
+    """`check_values` of arrays; returns what the logits are not below."""
     if labels.dtype == marks.dtype:
         right = labels.tobytes() == marks.tobytes()  # for few numbers faster than a comparison
     else:
         right = labels.dtype == np.bool_ or np.logical_and.reduce(marks == labels, None)
-    low, high = float(np.minimum.reduce(z, None)), float(np.maximum.reduce(z, None))
-    if not (right and math.isfinite(high - low)):
+    largest = float(np.maximum.reduce(np.abs(z), None))
+    if not (right and math.isfinite(largest)):
         check_values(logits.detach(), torch.from_numpy(labels))
-    return low
+    return -largest
 
 
 def check_values(logits: Tensor, labels: Tensor) -> None:
