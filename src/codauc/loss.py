@@ -119,14 +119,15 @@ class MinMaxAUCLoss(nn.Module):
         if _values_at_hand(logits, labels, own):
             z, known, positive = arrays_of(logits, labels, own)
             marks = positive.astype(z.dtype)
-            low = -math.inf if self.validate is False else check_arrays(z, marks, known, logits)
+            if self.validate is not False:
+                check_arrays(z, marks, known, logits)
             one = self.tasks == 1
             count: Any = np.count_nonzero(positive, None if one else 0)
             if counting:
                 seen = self._seen.array(self._buffers["seen"])
                 seen[(0, 0) if one else 0] += count
                 seen[(1, 0) if one else 1] += size - count
-            return Given(z, marks, count, self._ratio(), self.margin, self.link, low)
+            return Given(z, marks, count, self._ratio(), self.margin, self.link)
         if self._values_need_a_check(logits):
             check_values(logits.detach(), labels)
         signs = positives(labels).to(torch.promote_types(logits.dtype, own.dtype))
@@ -274,16 +275,14 @@ class _Mirror:
         return _Mirror, ()
 
 
-def check_arrays(z: Any, marks: Any, labels: Any, logits: Tensor) -> float:
-    """`check_values` of arrays; returns what the logits are not below."""
+def check_arrays(z: Any, marks: Any, labels: Any, logits: Tensor) -> None:
+    """`check_values` of arrays."""
     if labels.dtype == marks.dtype:
         right = labels.tobytes() == marks.tobytes()  # for few numbers faster than a comparison
     else:
         right = labels.dtype == np.bool_ or np.logical_and.reduce(marks == labels, None)
-    largest = float(np.maximum.reduce(np.abs(z), None))
-    if not (right and math.isfinite(largest)):
+    if not (right and np.count_nonzero(np.isfinite(z)) == z.size):
         check_values(logits.detach(), torch.from_numpy(labels))
-    return -largest
 
 
 def check_values(logits: Tensor, labels: Tensor) -> None:
