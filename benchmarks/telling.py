@@ -61,7 +61,7 @@ def _cells(result: dict[str, Any]) -> list[str]:
         quantity(result["theirs"], result["unit"]),
         f"{result['ratio']:.3f}",
         f"{low:.3f}-{high:.3f}",
-        "" if result["goal"] is None else f"{sign} {result['goal']:g}",
+        "" if result["met"] is None else f"{sign} {result['goal']:g}",  # none in the short form
         {None: "", True: "yes", False: "no"}[result["met"]],
     ]
 
