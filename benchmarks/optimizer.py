@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -48,8 +47,6 @@ def ppdsg(model: nn.Module, **options: Any) -> Step:
 
 def compiled(model: nn.Module) -> Step:
     """Our step as one compiled loop."""
-    if "compile" not in inspect.signature(codauc.PPDSG.__init__).parameters:
-        raise Missing("PPDSG has no argument `compile` in this version of codauc")
     try:
         return ppdsg(model, compile=True)
     except RuntimeError as error:

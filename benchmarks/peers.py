@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -79,6 +79,20 @@ def our_step(model: nn.Module, x: Tensor, y: Tensor, **options: Any) -> Callable
     opt = codauc.PPDSG(model, loss, lr=0.01, **options)
 
     def step() -> None:
+        opt.zero_grad()
+        loss(model(x), y).backward()
+        opt.step()
+
+    return step
+
+
+def step_in(
+    stage: Iterator[tuple[Tensor, Tensor]], model: nn.Module, loss: nn.Module, opt: codauc.PPDSG
+) -> Callable[[], None]:
+    """A whole step inside a stage of CoDA, which gives the batch."""
+
+    def step() -> None:
+        x, y = next(stage)
         opt.zero_grad()
         loss(model(x), y).backward()
         opt.step()

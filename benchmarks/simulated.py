@@ -11,7 +11,7 @@ from torch import Tensor
 
 import codauc
 from benchmarks.measuring import Benchmark, Options, Pairs, alternate, no_collector
-from benchmarks.peers import POSITIVE, mlp
+from benchmarks.peers import POSITIVE, mlp, step_in
 from codauc.data import Batches, even_shards
 from codauc.group import Group
 from codauc.stack import Stack, stacked
@@ -42,14 +42,7 @@ def at_once(size: int) -> Callable[[], None]:
     opt = codauc.PPDSG(stack, loss, lr=0.01)
     own = [Batches(x, y, batch_size=size, worker=k, rows=rows) for k, rows in enumerate(shards)]
     batches = codauc.CoDA(opt).stage(_stage(), stacked(own))
-
-    def step() -> None:
-        x, y = next(batches)
-        opt.zero_grad()
-        loss(stack(x), y).backward()
-        opt.step()
-
-    return step
+    return step_in(batches, stack, loss, opt)
 
 
 def alone(size: int) -> Callable[[], None]:
@@ -59,14 +52,7 @@ def alone(size: int) -> Callable[[], None]:
     opt = codauc.PPDSG(model, loss, lr=0.01)
     own = Batches(x, y, batch_size=size, rows=shards[0])
     batches = codauc.CoDA(opt).stage(_stage(), own)
-
-    def step() -> None:
-        x, y = next(batches)
-        opt.zero_grad()
-        loss(model(x), y).backward()
-        opt.step()
-
-    return step
+    return step_in(batches, model, loss, opt)
 
 
 def products(size: int, workers: int) -> Callable[[], None]:

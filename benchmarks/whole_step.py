@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import codauc
 from benchmarks.measuring import Benchmark, Options, Pairs, alternate
-from benchmarks.peers import POSITIVE, batch, bce_step, libauc_step, mlp, our_step
+from benchmarks.peers import POSITIVE, batch, bce_step, libauc_step, mlp, our_step, step_in
 from codauc.group import Group
 from codauc.models import ResNet20
 
@@ -39,14 +39,7 @@ def coda_step(
     batches = codauc.CoDA(opt, group).stage(
         codauc.Stage(lr=0.01, steps=_FOREVER, sync_every=64), repeat((x, y))
     )
-
-    def step() -> None:
-        x, y = next(batches)
-        opt.zero_grad()
-        loss(model(x), y).backward()
-        opt.step()
-
-    return step
+    return step_in(batches, model, loss, opt)
 
 
 def measure(options: Options, network: str, ours: Step, theirs: Step) -> Pairs:

@@ -15,7 +15,7 @@ from codauc.memory import zero_vector
 from codauc.optim import PPDSG
 
 WISHES = ("stop", "leave", "save")  # what a worker can ask of all
-_PART = 2**18  # numbers
+_PART = 2**18  # numbers that are looked at together
 _BASE = 4096  # counts travel as two digits to this base, each exact in float32
 
 
@@ -178,7 +178,8 @@ class Averager:
         """With nobody to average with: a single state is its own mean."""
         loss, opt = self.opt.loss, self.opt
         if closing:
-            self._check_finite(float(not all(self._finite(part) for part in opt.result)))
+            parts = [*opt.result, *opt.flat.vectors]
+            self._check_finite(float(not all(self._finite(part) for part in parts)))
             self.group.sum_(self.message, "round")  # counted like any other's
             if opt.steps and opt.average:
                 for v, result in zip(opt.flat.primal, opt.result, strict=True):

@@ -187,7 +187,7 @@ class FlatState:
         """Tell autograd that the tensors changed, as they would by operations of their own."""
         _count_changes(self._tensors)
 
-    def entries_of(self, block: Block) -> list[Entry]:
+    def entries_in(self, block: Block) -> list[Entry]:
         """The entries of a block, in the order of their places."""
         mine = (block.role, block.group, block.vector)
         return [

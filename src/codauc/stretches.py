@@ -142,7 +142,7 @@ def _joined(flat: FlatState, ways: list[object]) -> Iterator[tuple[Block, list[E
             held = []
         if not held:
             first, key = block, (block.vector, way)
-        held = held + flat.entries_of(block)
+        held = held + flat.entries_in(block)
     if held:
         yield first, held
 

@@ -1,12 +1,14 @@
 """Claims about rounds that are compressed, delayed, or made inside a machine first."""
 
 import itertools
+import math
 
 import pytest
 import torch
 from torch import nn
 
 import codauc
+from codauc.averaging import NotFiniteError
 from codauc.encoding import Compressed
 
 DTYPE = torch.float64
@@ -454,3 +456,12 @@ def test_a_graph_from_before_a_round_is_refused():
 
 def test_compressed_encoding_is_off_for_a_single_worker():
     assert not isinstance(Run(compress="int8").coda.averager.encoding, Compressed)
+
+
+@pytest.mark.parametrize("name", ["a", "alpha"])
+def test_a_single_worker_does_not_close_a_stage_with_numbers_that_are_not_finite(name):
+    run = Run()
+    with torch.no_grad():
+        getattr(run.loss, name).fill_(math.inf)
+    with pytest.raises(NotFiniteError, match="the worker are not finite"):
+        run.coda.averager.round(closing=True)
