@@ -52,7 +52,7 @@ format: $(VENV)/.dev
 # A file beside the environment says that it is complete, so that a second call installs nothing.
 $(VENV)/.demo: pyproject.toml $(CONSTRAINTS) | $(VENV)/.made
 	@echo 'Installing codauc and torch into $(VENV) (a minute or two, once) ...'
-	$(INSTALL) --constraint $(CONSTRAINTS) --editable '.[plot]'
+	$(INSTALL) --constraint $(CONSTRAINTS) --editable .
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml $(CONSTRAINTS) | $(VENV)/.made

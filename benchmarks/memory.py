@@ -21,8 +21,8 @@ from torch import nn
 import codauc
 from benchmarks.measuring import Benchmark, Missing, Options, Pairs, status
 from benchmarks.peers import POSITIVE, batch, bce_step
-from codauc.group import Group, LocalGroup
 from codauc.models import ResNet20, ResNet50
+from codauc.workers import Group, LocalGroup
 
 STEPS, BATCH = 6, 8
 

@@ -27,10 +27,10 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import codauc
 from benchmarks.measuring import Benchmark, Options, Pairs, alternate, status
-from codauc.coda import endless
+from codauc._internal.text_table import table
+from codauc.algorithm.engine import endless
 from codauc.data import Batches, read_table
 from codauc.models import TabularNet
-from codauc.report.table import table
 
 COLUMNS, BATCH, WIDTHS = 100, 128, (270, 270)
 

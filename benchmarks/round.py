@@ -23,8 +23,8 @@ from torch import nn
 
 import codauc
 from benchmarks.measuring import Benchmark, Options, Pairs, no_collector
-from codauc.averaging import Averager
-from codauc.group import Group
+from codauc.algorithm.rounds import Averager
+from codauc.workers import Group
 
 Seconds = dict[str, list[float]]
 MILLION = 1_000_000

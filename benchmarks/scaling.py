@@ -22,7 +22,7 @@ from benchmarks.measuring import Benchmark, Options, Pairs
 from benchmarks.peers import batch, bce_step, mlp
 from benchmarks.round import Seconds, timed
 from benchmarks.whole_step import coda_step
-from codauc.group import Group
+from codauc.workers import Group
 
 WORKERS, BATCH, PERIOD = 2, 128, 64
 Step = Callable[[], None]

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from benchmarks.measuring import Options
-from codauc.report.table import table
+from codauc._internal.text_table import table
 
 PACKAGES = ("codauc", "torch", "numpy", "libauc", "scikit-learn", "torchmetrics")
 _ROOT = Path(__file__).parents[1]

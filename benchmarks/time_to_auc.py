@@ -25,13 +25,13 @@ import codauc
 from benchmarks.adult import read_adult
 from benchmarks.measuring import Benchmark, Missing, Options, Pairs, no_collector, seconds
 from benchmarks.peers import libauc, pesg
-from codauc.config import CommunicationSettings, Recipe, RecipeSettings
+from codauc._internal.progress import Progress
 from codauc.data import Batches, fashion_mnist
-from codauc.making import make_optimizer
 from codauc.models import MLP, ConvNet
-from codauc.progress import Progress
-from codauc.recipes import Facts, Plan, factor_of, plan, resolve
-from codauc.watching import Window
+from codauc.runs.settings import CommunicationSettings, Recipe, RecipeSettings
+from codauc.training.build import make_optimizer
+from codauc.training.recipe import Facts, Plan, factor_of, plan, resolve
+from codauc.training.validation import Window
 
 BATCH, EPOCHS, LOOKS, SEEDS, SHIRT = 128, 20, 5, (0, 1, 2), 6
 DEBIAN = Path("/usr/share/datasets/fashion-mnist")
@@ -162,8 +162,8 @@ class Ours:
     def _scheduler(self, recipe: Recipe) -> LambdaLR:
         """Of the weights' step size; a, b and alpha keep theirs."""
         weights = factor_of(recipe, self.plan.steps)
-        groups = len(self.opt.param_groups)
-        return LambdaLR(self.opt, [weights] * (groups - 2) + [lambda _: 1.0] * 2)
+        groups = len(self.opt.param_groups) - 1
+        return LambdaLR(self.opt, [*[weights] * groups, lambda _: 1.0])
 
     def steps(self) -> Iterator[None]:
         """The training, a step each."""

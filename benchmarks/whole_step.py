@@ -12,8 +12,8 @@ from torch import Tensor, nn
 import codauc
 from benchmarks.measuring import Benchmark, Options, Pairs, alternate
 from benchmarks.peers import POSITIVE, batch, bce_step, libauc_step, mlp, our_step, step_in
-from codauc.group import Group
 from codauc.models import ResNet20
+from codauc.workers import Group
 
 Step = Callable[[nn.Module, Tensor, Tensor], Callable[[], None]]
 

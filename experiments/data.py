@@ -10,8 +10,8 @@ from pathlib import Path
 
 import torch
 
+from codauc._internal.text_table import table
 from codauc.data import binary_task, cifar10
-from codauc.report.table import table
 
 
 def main() -> None:

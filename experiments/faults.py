@@ -1,6 +1,8 @@
 """Faults in their long form: runs that are killed, cut off, damaged and starved, and go on.
 
     python experiments/faults.py kills [--count 50]      # SIGKILL, resume: the same bits
+    python experiments/faults.py ends [--count 10000]    # ends of two and of four workers
+    python experiments/faults.py finish [--count 200]    # SIGKILL after the last step, resume
     python experiments/faults.py hosts                   # four hosts: one lost, stopped, cut off
     python experiments/faults.py corrupt [--count 200]   # damaged checkpoints
     python experiments/faults.py disk                    # a disk that is full
@@ -28,6 +30,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -35,6 +38,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "faults"))
 
+from ending import Strike, begun, forked, many_ends
 from hosts import Hosts, HostsError
 from runs import (
     CODAUC,
@@ -44,6 +48,7 @@ from runs import (
     checkpoints,
     children,
     end,
+    looks,
     make_table,
     run,
     start,
@@ -51,10 +56,12 @@ from runs import (
     workers,
 )
 
-from codauc.cli import main as codauc
-from codauc.report.table import table
-from codauc.snapshot import pack, unpack
-from codauc.writing import PARTIAL
+import codauc.training.run  # noqa: F401 - before processes are forked, which then begin at once
+from codauc import launch
+from codauc._internal.archive import pack, unpack
+from codauc._internal.files import PARTIAL
+from codauc._internal.text_table import table
+from codauc.cli.main import main as command
 
 COMMON = ("--target", "y", "--checkpoint-minutes", 0, "--quiet")
 HAND, AGAIN, LAUNCHER = "worker, by hand", "worker, restarted", "launcher"
@@ -286,6 +293,177 @@ def written(process: Process, out: Path) -> str | None:
             return path
         time.sleep(0.0005)
     return None
+
+
+# --- ends
+
+
+def ends(options: Options) -> None:
+    """Workers that remove their checkpoints at the same time do not get in each other's way."""
+    count = options.count or 10_000
+    whole = max(1, count // 50)
+    rows = [ended_often(options.folder, workers_, count // 2) for workers_ in (2, 4)]
+    rows.append(ended_as_a_whole(options.folder, whole))
+    print(table(["ends", "workers", "number", "failed", "seconds"], rows))
+    claim(all(row[3] == "0" for row in rows), "some ends failed")
+
+
+def ended_often(folder: Path, workers_: int, count: int) -> list[str]:
+    """Ends of real processes that only save and remove checkpoints."""
+    began, failed = time.monotonic(), 0
+    try:
+        launch(partial(many_ends, str(folder / f"ends-{workers_}"), count), workers=workers_)
+    except Exception as error:  # whatever it is, the table tells of it
+        failed = 1
+        print(f"{workers_} workers: {error}", flush=True)
+    seconds = time.monotonic() - began
+    return ["of checkpoints", str(workers_), str(count), str(failed), f"{seconds:.0f}"]
+
+
+def ended_as_a_whole(folder: Path, count: int) -> list[str]:
+    """Short runs of two workers, from the command to its exit code."""
+    data, began, failed = make_table(folder / "table.csv", 600), time.monotonic(), 0
+    settings = (data, *COMMON, "--steps", 8, "--sync-every", 4, "--checkpoint-rounds", 1)
+    for trial in range(count):
+        out = folder / f"run-{trial}"
+        code, _, error = end(start(out, *settings, "--workers", 2))
+        names = sorted(path.name for path in out.iterdir())
+        if code or names != sorted(END):
+            failed += 1
+            print(f"run {trial}: code {code}, {names}: {error[-300:]}", flush=True)
+        shutil.rmtree(out)
+    seconds = time.monotonic() - began
+    return ["of runs", "2", str(count), str(failed), f"{seconds:.0f}"]
+
+
+# --- finish
+
+END = {  # what a run leaves
+    *("config.toml", "metrics.jsonl", "model.safetensors"),
+    *("report.html", "summary.json", "test_scores.npz"),
+}
+
+
+class Ending(NamedTuple):
+    """A way to run to the end, and how it is killed there: at each use of the files, or writing."""
+
+    name: str
+    options: tuple[object, ...]
+    share: float
+    how: str = "uses"
+
+
+def endings(folder: Path) -> list[Ending]:
+    """All ways to come to an end."""
+    data = (make_table(folder / "table.csv", 600), *COMMON, "--steps", 16)
+    shared = ("--sync-every", 8, "--checkpoint-rounds", 1)
+    wide = ("--model", "tabular", "--model-arguments", "widths=[1024,1024]")
+    return [
+        Ending("one worker", (*data, "--checkpoint-rounds", 8), 6),
+        Ending("simulated 3", (*data, *shared, "--simulate", 3), 4),
+        Ending("processes 2", (*data, *shared, "--workers", 2), 2, "worker 0"),
+        Ending("processes 2, launcher", (*data, *shared, "--workers", 2), 2, "launcher"),
+        Ending("wide, one worker", (*data, "--checkpoint-rounds", 8, *wide), 6, "writing"),
+    ]
+
+
+def finish(options: Options) -> None:
+    """A run that is killed between its last step and its end is completed by --resume."""
+    chance, count = random.Random(options.seed), options.count or 200
+    ways_, rows, done = endings(options.folder), [], 0
+    for number_, way in enumerate(ways_):
+        quota = max(1, round(count * way.share / sum(each.share for each in ways_)))
+        quota = max(1, count - done) if number_ == len(ways_) - 1 else quota
+        tally = finished_after(way, quota, options.folder / way.name.replace(" ", "-"), chance)
+        states = ("no summary", "no report", "report")
+        told = [str(tally[state]) for state in states]
+        rows.append([way.name, str(quota), *told, str(tally["half"]), "complete"])
+        done += quota
+        print(f"{way.name}: {quota} kills, all completed", flush=True)
+    header = ["way", "kills", "before the summary", "before the report", "after it"]
+    print(table([*header, "left half", "result"], rows))
+    print(f"{done} kills between the last step and the end")
+
+
+def finished_after(way: Ending, quota: int, folder: Path, chance: random.Random) -> Counter[str]:
+    """Kill runs of one way at their end `quota` times, resume each and compare all its files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    reference, tally, place = folder / "reference", Counter[str](), 1
+    claim(forked(lambda: run_here(reference, *way.options)) == 0, f"{way.name}: undisturbed")
+    claim(names_in(reference) == END, f"{way.name}: {names_in(reference)} undisturbed")
+    trial = 0
+    while sum(tally[state] for state in ("no summary", "no report", "report")) < quota:
+        out, trial = folder / f"killed-{trial}", trial + 1
+        claim(trial < 4 * quota + 20, f"{way.name}: runs end before they are killed")
+        if not killed_at_its_end(way, out, place, chance):
+            place = chance.randint(1, 5)  # that was the last: from the beginning again
+            shutil.rmtree(out)
+            continue
+        there = names_in(out)
+        state = "report" if "report.html" in there else "no report"
+        tally[state if "summary.json" in there else "no summary"] += 1
+        tally["half"] += any(name.startswith(PARTIAL) for name in there)
+        what = f"{way.name}, place {place}, killed with {sorted(there)}"
+        code = forked(lambda o=out: command(["train", "--resume", "--quiet", "--out", str(o)]))
+        claim(code == 0, f"{what}: resumed with code {code}")
+        left = names_in(out) - {"faults.jsonl"}
+        claim(left == END, f"{what}: {sorted(left ^ END)} missing or left over")
+        same(out, reference, what)
+        shutil.rmtree(out)
+        place += 1 if quota > 30 else chance.randint(1, 4)
+    return tally
+
+
+def names_in(out: Path) -> set[str]:
+    """What is in a directory."""
+    return {path.name for path in out.iterdir()}
+
+
+def run_here(out: Path, *options: object, callback: bool = False) -> int:
+    """A run in this process, which is to be one of its own."""
+    more = ("--callback", f"{Strike.__module__}:{Strike.__name__}") if callback else ()
+    return command(["train", *map(str, options), "--out", str(out), "--resume", *more])
+
+
+def killed_at_its_end(way: Ending, out: Path, place: int, chance: random.Random) -> bool:
+    """Run, and kill it after its last step; False if it came to its end."""
+    if way.how == "writing":
+        return killed_while_writing(way, out, chance)
+    strike = {"STRIKE_PLACE": str(place), "STRIKE_OUT": str(out), "STRIKE_LAUNCHER": ""}
+    if way.how == "uses":
+        os.environ.update(strike)
+        code = forked(lambda: run_here(out, *way.options, callback=True))
+        claim(code in (0, -signal.SIGKILL), f"{way.name}, place {place}: code {code}")
+        return code != 0
+    strike |= {"STRIKE_LAUNCHER": "1"} if way.how == "launcher" else {}
+    strike |= {"PYTHONPATH": os.pathsep.join(sys.path)}
+    process = start(out, *way.options, "--callback", "ending:Strike", env=strike)
+    family = until(lambda: workers(process) or process.poll() is not None, "workers")
+    code, _, error = end(process)
+    claim("Traceback" not in error, f"{way.name}, place {place}: {error[-300:]}")
+    if isinstance(family, list):
+        until(lambda: not any(map(alive, family)), "the end of a killed run's processes", 30)
+    return code != 0
+
+
+def killed_while_writing(way: Ending, out: Path, chance: random.Random) -> bool:
+    """Kill it while a file of its end is half written, or soon after."""
+    began = begun(lambda: run_here(out, *way.options))
+    records = len((out.parent / "reference" / "metrics.jsonl").read_text().splitlines())
+    skipped = chance.randint(0, 6)  # files that it may write before
+    seen = set[str]()
+    while True:
+        pid, status = os.waitpid(began, os.WNOHANG)
+        if pid:
+            claim(os.waitstatus_to_exitcode(status) == 0, f"{way.name}: {status}")
+            return False
+        if looks(out) == records:
+            seen |= {name for name in names_in(out) if name.startswith(PARTIAL)}
+            if len(seen) > skipped:
+                time.sleep(chance.choice([0.0, 0.0, chance.uniform(0, 0.01)]))
+                os.kill(began, signal.SIGKILL)
+                return os.waitstatus_to_exitcode(os.waitpid(began, 0)[1]) != 0
+        time.sleep(0.0002)
 
 
 # --- hosts
@@ -623,7 +801,7 @@ def outcome(harm: Harm, out: Path, stopped: Stopped) -> str:
     arguments = ["train", *map(str, stopped.options), "--out", str(out), "--resume"]
     with contextlib.redirect_stderr(said), contextlib.redirect_stdout(io.StringIO()):
         try:
-            code = codauc(arguments)
+            code = command(arguments)
         except Exception as error:
             raise AssertionError(f"{what}: a traceback: {type(error).__name__}: {error}") from error
     claim(not stopped.marker.exists(), f"{what}: code in it was run")
@@ -982,7 +1160,15 @@ def flat(what: str, values: list[float], slack: float) -> None:
 
 # --- the command line
 
-COMMANDS = {"kills": kills, "hosts": hosts, "corrupt": corrupt, "disk": disk, "soak": soak}
+COMMANDS = {
+    "kills": kills,
+    "ends": ends,
+    "finish": finish,
+    "hosts": hosts,
+    "corrupt": corrupt,
+    "disk": disk,
+    "soak": soak,
+}
 
 
 def main() -> int:
@@ -991,7 +1177,11 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("name", choices=[*COMMANDS, "all"])
-    parser.add_argument("--count", type=int, help="kills (50), or damaged checkpoints (200)")
+    parser.add_argument(
+        "--count",
+        type=int,
+        help="kills (50), ends (10000), kills at the end (200), or damaged checkpoints (200)",
+    )
     parser.add_argument("--seconds", type=float, default=1800.0, help="of soak (1800)")
     parser.add_argument("--every", type=float, default=60.0, help="seconds between faults (60)")
     parser.add_argument("--folder", type=Path, help="where to work (a temporary directory)")

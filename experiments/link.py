@@ -25,8 +25,8 @@ import torch
 from hosts import Hosts, HostsError, my_counters
 
 import codauc
-from codauc.group import Group
 from codauc.models import MLP
+from codauc.workers import Group
 
 ENCODINGS = (None, "bf16", "int8")
 MODES = ("none", "plain", "overlap")

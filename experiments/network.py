@@ -27,7 +27,6 @@ from network_report import as_table, plot, summarise
 from network_training import METHODS, load, over_network, settings
 
 import codauc
-from codauc.report.plots import can_plot
 
 DEFAULT = ("ddp", "np-ppd-sg", "coda")
 
@@ -189,14 +188,11 @@ def tell(options: argparse.Namespace) -> None:
     }
     path = options.out / "network.json"
     path.write_text(json.dumps({**summary, **about}, indent=1) + "\n", encoding="utf-8")
-    if not can_plot():
-        print("No picture: matplotlib is missing; pip install 'codauc[plot]' brings it.")
-        return
     rate = options.rate.replace("bit", "bit/s")
     title = f"CIFAR-10, five classes against five, {options.model}; {options.hosts} hosts at {rate}"
-    pictures = [options.out / f"network.{kind}" for kind in ("png", "svg")]
-    plot(histories, summary, labels, title, pictures)
-    print(f"Numbers: {path}; pictures: {pictures[0]}, .svg", flush=True)
+    picture = options.out / "network.svg"
+    picture.write_text(plot(histories, summary, labels, title), encoding="utf-8")
+    print(f"Numbers: {path}; picture: {picture}", flush=True)
 
 
 if __name__ == "__main__":

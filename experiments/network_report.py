@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from codauc.report.plots import COLOURS, STYLES
-from codauc.report.table import table
+from codauc._internal.text_table import table
+from codauc.report.chart_parts import side_by_side
+from codauc.report.charts import Chart, Mark, Series, line_chart
 
 MARGIN = 0.005
 History = Sequence[Mapping[str, Any]]
@@ -71,34 +71,33 @@ def plot(
     summary: Mapping[str, Any],
     labels: Mapping[str, str],
     title: str,
-    paths: Sequence[Path],
-) -> None:
-    """AUC against seconds and against bytes sent by a worker, both on logarithmic axes."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(10, 4.4), layout="constrained")
-    figure.suptitle(title, fontsize=11)
-    axes = figure.subplots(1, 2, sharey=True)
-    for panel, unit, scale in zip(axes, ("seconds", "bytes"), (1.0, 1e6), strict=True):
-        panel.axhline(summary["target"], color="#888888", linewidth=0.8, zorder=0)
+) -> str:
+    """AUC against seconds and against bytes sent by a worker, on logarithmic axes, as SVG text."""
+    axes = {
+        "seconds": ("seconds of training (log scale)", "number"),
+        "bytes": ("sent by each worker (log scale)", "bytes"),
+    }
+    charts = []
+    for unit, (x_label, kind) in axes.items():
+        series, marks = [], []
         for i, (name, history) in enumerate(histories.items()):
-            look: dict[str, Any] = {"color": COLOURS[i % len(COLOURS)]}
-            after = [point for point in history if point[unit] > 0]
-            x, y = [point[unit] / scale for point in after], [point["auc"] for point in after]
-            style = STYLES[i % len(STYLES)]
-            panel.plot(x, y, label=labels[name], linewidth=1.8, linestyle=style, **look)
+            x, y = [point[unit] for point in history], [point["auc"] for point in history]
+            series.append(Series(labels[name], x, y, colour=i % 7, dash=i))
             if (hit := summary["methods"][name]["to_target"]) is not None:
-                panel.plot(hit[unit] / scale, hit["auc"], "o", markersize=7, **look)
-        panel.set_xscale("log")
-        panel.grid(alpha=0.3)
-        panel.spines[["top", "right"]].set_visible(False)
-    axes[0].set_xlabel("seconds of training (log scale)")
-    axes[1].set_xlabel("MB sent by each worker (log scale)")
-    axes[0].set_ylabel("AUC on the test images")
-    small: dict[str, Any] = {"textcoords": "offset points", "fontsize": 8, "color": "#555555"}
-    first = f"target {summary['target']:.3f}; dots: reached"
-    where = (0.01, summary["target"])
-    axes[0].annotate(first, where, xycoords=("axes fraction", "data"), xytext=(0, 3), **small)
-    axes[1].legend(loc="lower right", frameon=False)
-    for path in paths:
-        figure.savefig(path, dpi=150)
+                marks.append(Mark(labels[name], hit[unit], hit["auc"], i % 7))
+        ends = [x for each in series for x in each.x if x > 0]
+        target = [summary["target"]] * 2
+        label = f"target {target[0]:.3f}; dots: reached"
+        series.append(Series(label, [min(ends), max(ends)], target, colour=6, dash=2))
+        chart = Chart(
+            f"AUC against {unit}",
+            x_label,
+            "AUC on the test images",
+            series,
+            kind,
+            log_x=True,
+            y_limits=(0.0, 1.0),
+            marks=marks,
+        )
+        charts.append(line_chart(chart))
+    return side_by_side(title, charts)

@@ -17,9 +17,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 import codauc
 from codauc.data import Batches, Task, binary_task, cifar10
-from codauc.evaluation import evaluate
-from codauc.group import Group
+from codauc.metrics.evaluation import evaluate
 from codauc.models import MLP, ConvNet
+from codauc.workers import Group
 
 KEEP_NEGATIVES = 0.4
 BATCH_SIZE = 32

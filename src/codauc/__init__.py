@@ -8,22 +8,21 @@ from typing import TYPE_CHECKING, Any
 from codauc.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from codauc.adaptive import PPDAdam
-    from codauc.callbacks import Callback
-    from codauc.coda import CoDA
-    from codauc.config import RunSettings
-    from codauc.estimator import AUCClassifier
-    from codauc.evaluation import evaluate, group_auc, predict
-    from codauc.group import Group, LocalGroup
-    from codauc.group.distributed import distributed
-    from codauc.launching import launch
-    from codauc.loss import MinMaxAUCLoss
-    from codauc.metrics import auc, auc_interval
-    from codauc.optim import PPDSG
-    from codauc.running import train
-    from codauc.saved import load_model, save_model
-    from codauc.schedules import Stage, constant, geometric, np_ppd_sg, one_shot, theorem
-    from codauc.stack import Stack, stacked
+    from codauc.algorithm.engine import CoDA
+    from codauc.algorithm.loss import MinMaxAUCLoss
+    from codauc.algorithm.ppdadam import PPDAdam
+    from codauc.algorithm.ppdsg import PPDSG
+    from codauc.algorithm.schedules import Stage, constant, geometric, np_ppd_sg, one_shot, theorem
+    from codauc.integrations.estimator import AUCClassifier
+    from codauc.metrics.auc_values import auc, auc_interval
+    from codauc.metrics.evaluation import evaluate, group_auc, predict
+    from codauc.models.model_file import load_model, save_model
+    from codauc.runs.settings import RunSettings
+    from codauc.training.callbacks import Callback
+    from codauc.training.run import train
+    from codauc.workers.group import Group, LocalGroup
+    from codauc.workers.launcher import launch
+    from codauc.workers.torch_distributed import distributed
 
 __all__ = [
     "PPDSG",
@@ -35,7 +34,6 @@ __all__ = [
     "MinMaxAUCLoss",
     "PPDAdam",
     "RunSettings",
-    "Stack",
     "Stage",
     "auc",
     "auc_interval",
@@ -50,7 +48,6 @@ __all__ = [
     "one_shot",
     "predict",
     "save_model",
-    "stacked",
     "theorem",
     "train",
 ]
@@ -58,29 +55,28 @@ __all__ = [
 # Names come from their modules when they are first asked for: torch takes seconds to import, and
 # `codauc --help` does without it.
 _HOMES = {
-    "AUCClassifier": "estimator",
-    "Callback": "callbacks",
-    "RunSettings": "config",
-    "train": "running",
-    "PPDAdam": "adaptive",
-    "PPDSG": "optim",
-    "CoDA": "coda",
-    "Group": "group",
-    "LocalGroup": "group",
-    "MinMaxAUCLoss": "loss",
-    "auc": "metrics",
-    "auc_interval": "metrics",
-    "distributed": "group.distributed",
-    "evaluate": "evaluation",
-    "group_auc": "evaluation",
-    "predict": "evaluation",
-    "launch": "launching",
-    "load_model": "saved",
-    "save_model": "saved",
-    "Stack": "stack",
-    "stacked": "stack",
+    "AUCClassifier": "integrations.estimator",
+    "Callback": "training.callbacks",
+    "CoDA": "algorithm.engine",
+    "Group": "workers.group",
+    "LocalGroup": "workers.group",
+    "MinMaxAUCLoss": "algorithm.loss",
+    "PPDAdam": "algorithm.ppdadam",
+    "PPDSG": "algorithm.ppdsg",
+    "RunSettings": "runs.settings",
+    "auc": "metrics.auc_values",
+    "auc_interval": "metrics.auc_values",
+    "distributed": "workers.torch_distributed",
+    "evaluate": "metrics.evaluation",
+    "group_auc": "metrics.evaluation",
+    "launch": "workers.launcher",
+    "load_model": "models.model_file",
+    "predict": "metrics.evaluation",
+    "save_model": "models.model_file",
+    "train": "training.run",
     **dict.fromkeys(
-        ("Stage", "constant", "geometric", "np_ppd_sg", "one_shot", "theorem"), "schedules"
+        ("Stage", "constant", "geometric", "np_ppd_sg", "one_shot", "theorem"),
+        "algorithm.schedules",
     ),
 }
 

@@ -5,7 +5,7 @@ import csv
 import numpy as np
 import pytest
 
-from codauc.cli import main
+from codauc.cli.main import main
 
 
 def write_table(path, rows=1500, seed=0, *, labels=True):

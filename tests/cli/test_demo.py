@@ -1,11 +1,11 @@
 """The command, as a person runs it."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
 import time
+from xml.etree import ElementTree
 
 import pytest
 from safetensors.torch import load_file
@@ -41,8 +41,12 @@ def test_demo_loses_less_than_a_hundredth_of_auc_with_8_times_fewer_rounds(tmp_p
     assert rows["CoDA", 64]["rounds"] == 1 + 3
     assert rows["PPD-SG", 1]["rounds"] == rows["PPD-SG", 1]["bytes_sent"] == 0
     assert all(r["auc_low"] < r["test_auc"] < r["auc_high"] for r in rows.values())
-    assert f"Picture: {tmp_path / 'demo.png'}" in result.stdout
-    assert (tmp_path / "demo.png").read_bytes().startswith(b"\x89PNG")
+    assert f"Picture: {tmp_path / 'demo.svg'}; page: {tmp_path / 'demo.html'}" in result.stdout
+    picture = ElementTree.parse(tmp_path / "demo.svg").getroot()
+    assert len(picture.findall("{*}svg")) == 2  # against iterations, against rounds
+    page = (tmp_path / "demo.html").read_text()
+    for row in rows.values():
+        assert f"<td>{row['test_auc']:.4f}</td>" in page
     assert "8.0 times fewer rounds" in result.stdout
     assert "100%" in result.stderr
     assert "\r" not in result.stderr
@@ -78,8 +82,8 @@ def test_interrupted_demo_keeps_what_is_finished(tmp_path):
                 break
         process.send_signal(signal.SIGINT)
         start = time.monotonic()
-        output, errors = process.communicate(timeout=60)
-        assert time.monotonic() - start < 20
+        output, errors = process.communicate(timeout=120)
+        assert time.monotonic() - start < 60
     finally:
         process.kill()
     assert process.returncode == 130
@@ -92,12 +96,12 @@ def test_interrupted_demo_keeps_what_is_finished(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--sync-every", "0"), "sync_every=0"),
-        (("--workers", "0"), "workers=0"),
+        (("--sync-every", "0"), "--sync-every 0"),
+        (("--workers", "0"), "--workers 0"),
         (("--workers", "5000"), "at most 1400 workers"),
-        (("--lr", "-1"), "lr=-1"),
+        (("--lr", "-1"), "--lr -1"),
         (("--lr", "5"), "alpha diverges"),
-        (("--stages", "0"), "stages=0"),
+        (("--stages", "0"), "--stages 0"),
         (("--steps", "x"), "invalid int"),
         (("--wrkers", "2"), "did you mean '--workers'"),
     ],
@@ -117,22 +121,10 @@ def test_unwritable_directory_is_an_error_before_the_work(tmp_path):
     result = run("demo", "--out", str(blocker / "out"))
     assert result.returncode == 2
     assert "file" in result.stderr
-    assert time.monotonic() - start < 30
+    assert time.monotonic() - start < 100
 
 
 def test_help_and_version():
     assert "codauc demo --workers 8" in run("demo", "--help").stdout
     assert run("--version").stdout.startswith("codauc 0.")
     assert "demo" in run().stdout
-
-
-def test_without_matplotlib_the_demo_still_ends_well(tmp_path):
-    (tmp_path / "sitecustomize.py").write_text(
-        "import importlib.util as u\nfind = u.find_spec\n"
-        "u.find_spec = lambda n, *a: None if n == 'matplotlib' else find(n, *a)\n"
-    )
-    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
-    environment = {**os.environ, "PYTHONPATH": path}
-    result = run(*SMALL, "--quiet", "--out", str(tmp_path / "out"), env=environment)
-    assert result.returncode == 0
-    assert "codauc[plot]" in result.stdout

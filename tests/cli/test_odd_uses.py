@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from codauc.runs import RunFolder
+from codauc.runs.directory import RunFolder
 
 COMMAND = [sys.executable, "-m", "codauc"]
 TINY = ("--target", "fraud", "--positive", "yes", "--steps", "7", "--quiet")

@@ -1,15 +1,24 @@
-"""evaluate, predict, compare, report, export, baselines and completion."""
+"""evaluate, predict, compare, report, export, baselines and help."""
 
 import csv
 import json
+import re
+import shutil
 import subprocess
 import sys
 
 import numpy as np
 import pytest
+import torch
+from torch import nn
 
-from codauc.metrics import auc
-from codauc.runs import RunFolder
+from codauc.cli.main import main
+from codauc.cli.options import parsers
+from codauc.cli.setting_options import settings_with_options
+from codauc.cli.wording import in_options
+from codauc.metrics.auc_values import auc
+from codauc.models.model_file import load_model, save_model
+from codauc.runs.directory import RunFolder
 
 
 def test_evaluate_gives_the_auc_of_labelled_data(run, table, codauc):
@@ -81,6 +90,89 @@ def test_report_is_made_anew(run, codauc, tmp_path):
     assert "Test AUC" in (tmp_path / "r.html").read_text()
 
 
+class Overflows(nn.Linear):
+    """A network whose score of a large input is infinity minus infinity."""
+
+    def __init__(self, inputs=1):
+        super().__init__(inputs, 1)
+
+    def forward(self, x):
+        large = x.abs().amax(1, keepdim=True).square().square()
+        return super().forward(x) + (large * 1e30 - large * 1e30)
+
+
+@pytest.fixture(scope="module")
+def overflowing(tmp_path_factory):
+    """A run of such a network, and its table."""
+    folder = tmp_path_factory.mktemp("overflowing")
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(300, 2))
+    rows = [f"{a:.4f},{b:.4f},{int(a > 1)}" for a, b in x]
+    (folder / "t.csv").write_text("\n".join(["first,second,y", *rows]) + "\n")
+    options = ("--target", "y", "--steps", "7", "--quiet", "--out", folder / "run")
+    model = ("--model", f"{__name__}:Overflows", "--model-arguments", "inputs=2")
+    assert main([str(a) for a in ("train", folder / "t.csv", *options, *model)]) == 0
+    return folder
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".npy", ".parquet"])
+def test_rows_without_a_finite_score_are_named_and_nothing_is_written(
+    suffix, overflowing, codauc, tmp_path
+):
+    lines = (overflowing / "t.csv").read_text().splitlines()
+    for line in (18, 42):
+        lines[line] = "0.5,1e7,0"
+    (tmp_path / "new.csv").write_text("\n".join(lines) + "\n")
+    model = ("--model", f"{__name__}:Overflows")
+    out = tmp_path / f"s{suffix}"
+    for command in (("predict", "--out", out), ("evaluate",)):
+        code, said, error = codauc(
+            command[0], overflowing / "run", tmp_path / "new.csv", *command[1:], *model
+        )
+        assert (code, said) == (2, "")
+        assert "2 of 300 rows have no finite score, the first is row 17 with nan" in error
+        assert "its 'second' is" in error
+    assert [path.name for path in tmp_path.iterdir()] == ["new.csv"]
+
+
+def test_a_model_that_is_damaged_predicts_nothing(run, table, codauc, tmp_path):
+    copy = tmp_path / "run"
+    shutil.copytree(run, copy)
+    data = bytearray((copy / "model.safetensors").read_bytes())
+    data[-3] ^= 0x40  # the exponent of a weight
+    (copy / "model.safetensors").write_bytes(data)
+    code, _, error = codauc("predict", copy, table, "--out", tmp_path / "s.csv")
+    assert (code, error.count("\n")) == (2, 1)
+    assert "model.safetensors is damaged: its checksum" in error
+    assert not (tmp_path / "s.csv").exists()
+
+
+def test_weights_that_are_not_finite_are_named(run, table, codauc, tmp_path):
+    copy = tmp_path / "run"
+    shutil.copytree(run, copy)
+    model, encoder, calibration = load_model(copy / "model.safetensors")
+    with torch.no_grad():
+        next(model.parameters()).fill_(torch.inf)
+    save_model(copy / "model.safetensors", model, encoder, calibration)
+    code, _, error = codauc("predict", copy, table, "--out", tmp_path / "s.csv")
+    assert (code, "weights that are not finite" in error) == (2, True)
+    assert not (tmp_path / "s.csv").exists()
+
+
+def test_a_test_set_without_finite_scores_costs_its_auc_not_the_run(overflowing, codauc, tmp_path):
+    lines = (overflowing / "t.csv").read_text().splitlines()
+    lines[5] = "0.5,1e7,0"
+    (tmp_path / "test.csv").write_text("\n".join(lines) + "\n")
+    options = ("--target", "y", "--steps", "7", "--quiet", "--test", tmp_path / "test.csv")
+    model = ("--model", f"{__name__}:Overflows", "--model-arguments", "inputs=2")
+    out = tmp_path / "run"
+    code, said, _ = codauc("train", overflowing / "t.csv", *options, *model, "--out", out)
+    assert code == 0
+    assert "No test AUC: 1 of 300 test samples have no finite score, the first is row 4." in said
+    assert json.loads((out / "summary.json").read_text())["test_auc"] is None
+    assert (out / "report.html").exists()
+
+
 def test_export_scores_equal_predictions_in_onnxruntime(run, table, codauc, tmp_path):
     runtime = pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
@@ -120,29 +212,12 @@ def test_baselines_are_six_runs_with_one_budget(table, codauc, tmp_path):
     assert (tmp_path / "b/comparison.html").exists()
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion_knows_commands_and_options(shell, codauc):
-    code, output, _ = codauc("completion", shell)
-    assert code == 0
-    assert "train" in output
-    assert "keep-negatives" in output
-
-
-def test_bash_completes():
-    script = (
-        f"source <({sys.executable} -m codauc completion bash); "
-        "COMP_WORDS=(codauc train x --keep); COMP_CWORD=3; _codauc; echo ${COMPREPLY[@]}"
-    )
-    result = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
-    assert result.stdout.strip() == "--keep-negatives"
-
-
 def test_help_takes_no_torch():
     """In a process of its own, since this one has torch already."""
     program = (
-        "import sys, codauc.cli\n"
-        "for words in (['--help'], ['train', '--help'], ['train', '--nope']):\n"
-        "    try: codauc.cli.main(words)\n"
+        "import sys, codauc.cli.main\n"
+        "for words in ('--help', 'train --help', 'train --help-all', 'train --nope'):\n"
+        "    try: codauc.cli.main.main(words.split())\n"
         "    except SystemExit: pass\n"
         "assert not {'torch', 'numpy', 'pyarrow'} & set(sys.modules), sys.modules.keys()\n"
     )
@@ -151,10 +226,61 @@ def test_help_takes_no_torch():
 
 @pytest.mark.parametrize(
     "command",
-    ["train", "evaluate", "predict", "compare", "report", "export", "baselines", "completion"],
+    ["train", "evaluate", "predict", "compare", "report", "export", "baselines", "demo"],
 )
 def test_every_command_has_help_with_an_example(command, codauc):
     code, output, _ = codauc(command, "--help")
     assert code == 0
     assert "example" in output
     assert f"codauc {command}" in output
+
+
+@pytest.mark.parametrize("command", ["train", "baselines"])
+def test_help_shows_the_common_options_and_help_all_every_one(command, codauc):
+    code, short, _ = codauc(command, "--help")
+    assert code == 0
+    shown = set(re.findall(r"^  (--[a-z-]+)", short, re.M))
+    assert shown == {
+        "--help-all", "--target", "--positive", "--test", "--model", "--recipe", "--steps",
+        "--workers", "--simulate", "--sync-every", "--seed", "--device", "--out", "--resume",
+    }  # fmt: skip
+    code, full, _ = codauc(command, "--help-all")
+    assert code == 0
+    every = {setting.option for _, setting in settings_with_options()} - {"DATA"}
+    assert every | shown <= set(re.findall(r"^  (--[a-z-]+)", full, re.M))
+
+
+def test_every_declared_setting_is_an_option_with_a_text_and_its_default():
+    for table, setting in settings_with_options():
+        assert setting.text, (table, setting.name)
+        assert "{" not in setting.text.replace("{rank}", "")
+    texts = {f"{table}.{setting.name}": setting.text for table, setting in settings_with_options()}
+    assert texts["recipe.lr"] == "step size of the first stage (0.001; sgd: 0.1)"
+    assert len(set(texts.values())) == len(texts)
+
+
+@pytest.mark.parametrize(
+    ("message", "worded"),
+    [
+        ("lr=-1.0: expected a number > 0", "--lr -1.0: expected a number > 0"),
+        ("keep=0: expected an integer", "--checkpoints 0: expected an integer"),
+        ("model.name='a b': unknown", "--model 'a b': unknown"),
+        ("pass own=True; data.target is missing", "pass --own; --target is missing"),
+        ("x.lr=3 in /data/lr=3.csv, width=3, name=4", "x.lr=3 in /data/lr=3.csv, width=3, name=4"),
+    ],
+)
+def test_messages_name_options_in_the_place_of_arguments(message, worded):
+    assert in_options(message, parsers()[1]["train"].options) == worded
+
+
+def test_messages_of_a_command_name_only_its_own_options():
+    assert in_options("positive='a', target='y'", parsers()[1]["evaluate"].options) == (
+        "positive='a', --target 'y'"
+    )
+
+
+def test_a_mistake_in_a_settings_file_is_named_as_it_stands_there(codauc, table, tmp_path):
+    (tmp_path / "c.toml").write_text("[safety]\nkeep = 0\n")
+    code, _, error = codauc("train", table, "--config", tmp_path / "c.toml")
+    assert code == 2
+    assert f"{tmp_path / 'c.toml'}: keep=0: expected an integer" in error

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import torch
 
-from codauc.config import RunSettings
-from codauc.metrics import auc
-from codauc.runs import RunFolder
+from codauc.metrics.auc_values import auc
+from codauc.runs.directory import RunFolder
+from codauc.runs.settings import RunSettings
 
 COMMAND = [sys.executable, "-m", "codauc"]
 QUICK = ("--target", "fraud", "--positive", "yes", "--steps", "84")
@@ -65,6 +65,11 @@ def test_the_settings_run_it_again_bit_for_bit(run, codauc, tmp_path):
         assert (run / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
     first, second = RunFolder(run).scores(), RunFolder(tmp_path / "b").scores()
     assert np.array_equal(first.scores, second.scores)
+
+
+def test_the_device_that_was_chosen_is_written_down(run):
+    device = tomllib.loads((run / "config.toml").read_text())["device"]
+    assert device == ("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def test_a_finished_run_is_not_overwritten_unless_told(run, codauc, table):

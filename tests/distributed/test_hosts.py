@@ -134,7 +134,7 @@ def test_when_one_fails_the_others_are_not_waited_for_without_end():
         commands = [["sleep", "100"], ["sh", "-c", "exit 3"]]
         codes = hosts.run(lambda i: commands[i], patience=0.2)
     assert codes == [-signal.SIGKILL, 3]
-    assert time.monotonic() - start < 30
+    assert time.monotonic() - start < 90
 
 
 @needs_hosts

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,10 +16,10 @@ import torch
 import workers as w
 
 import codauc
-from codauc import processes
-from codauc.group import GroupError
+from codauc.workers import GroupError, processes
 
 HERE = Path(__file__).parent
+PATHS = os.pathsep.join([str(Path(codauc.__file__).parents[1]), str(HERE)])
 CLEAN = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE")}
 
 
@@ -43,7 +44,7 @@ def _nothing_is_left():
     deadline = time.monotonic() + 10
     while children() - before and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert children() == before
+    assert not children() - before  # those of other tests may end meanwhile
 
 
 def launch(function, count=2, **options):
@@ -90,6 +91,16 @@ BAD = {
     "returns early": (w.returns_early, GroupError, r"left alone in sum_.*worker 1 had left"),
     "raises": (w.raises, ValueError, "worker 1 of 2: the file of this worker is empty"),
     "exits": (w.exits, RuntimeError, r"worker 1 of 2: sys\.exit\(0\)"),
+    "changes size": (
+        w.changes_size,
+        GroupError,
+        r"worker \d of 2.*(another size|every worker must have the same model)",
+    ),
+    "launches": (
+        w.launches,
+        RuntimeError,
+        r"worker \d of 2: launch\(\) was called inside a worker.*the group that the function was",
+    ),
     "is killed": (w.is_killed, GroupError, "worker 1 of 2 was killed by SIGKILL"),
 }
 
@@ -106,6 +117,23 @@ def test_bad_set_ups_end_in_one_clear_error_long_before_the_timeout(case):
         assert "Traceback" in caught.value.__notes__[0]
 
 
+def test_different_calls_are_the_simulations_error_on_every_worker():
+    real = launch(w.all_different_calls)
+    for case in w.CALLS:
+        with pytest.raises(RuntimeError) as caught:
+            codauc.launch(partial(w.calls, case=case), workers=2, simulate=True)
+        text = caught.value.args[0].removeprefix("worker 1 of 2: ").removeprefix("worker 0 of 2: ")
+        assert "calls" in text
+        for rank, errors in enumerate(real):
+            assert errors[case] == f"worker {rank} of 2: {text}", case
+
+
+def test_another_kind_of_call_is_named_after_the_timeout():
+    text = r"worker 1 calls gather\(\[4\] .* while worker 0 calls sum_\(\[4\]"
+    with pytest.raises(GroupError, match=text):
+        launch(w.sums_or_gathers, timeout=4)
+
+
 def test_a_worker_that_no_longer_answers_is_named_after_the_timeout():
     with pytest.raises(GroupError, match=r"left alone in sum_.*worker 1 \(.*\) gave no answer"):
         launch(w.stops, timeout=4)
@@ -116,7 +144,7 @@ def start(code, *arguments, **environment):
     return subprocess.Popen(
         [sys.executable, "-c", code, *map(str, arguments)],
         cwd=HERE,
-        env={**CLEAN, "PYTHONPATH": str(HERE), **environment},
+        env={**CLEAN, "PYTHONPATH": PATHS, **environment},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -147,7 +175,7 @@ def test_workers_end_with_the_program_however_it_ends(ending, tmp_path):
     pids.mkdir()
     process = subprocess.Popen(
         [sys.executable, script, pids],
-        env={**CLEAN, "PYTHONPATH": str(HERE)},
+        env={**CLEAN, "PYTHONPATH": PATHS},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -175,7 +203,7 @@ def test_a_script_without_a_guard_is_told_so(tmp_path):
     script.write_text("import codauc, workers\ncodauc.launch(workers.where, workers=2)\n")
     done = subprocess.run(
         [sys.executable, script],
-        env={**CLEAN, "PYTHONPATH": str(HERE)},
+        env={**CLEAN, "PYTHONPATH": PATHS},
         capture_output=True,
         text=True,
         timeout=120,
@@ -190,7 +218,7 @@ def test_a_script_without_a_guard_is_told_so(tmp_path):
 JOIN = """
 import sys, torch, codauc
 if len(sys.argv) > 1:
-    import codauc.group.rendezvous as d
+    import codauc.workers.rendezvous as d
     d.__version__ = sys.argv[1]
 with codauc.distributed(timeout=4) as group:
     total = torch.ones(1)
@@ -231,7 +259,7 @@ def test_ranks_that_a_cluster_started_find_each_other():
 
 
 def test_mpi_and_slurm_name_ranks_in_their_own_way(monkeypatch):
-    from codauc.group.rendezvous import Place
+    from codauc.workers.rendezvous import Place
 
     monkeypatch.delenv("RANK", raising=False)
     monkeypatch.delenv("WORLD_SIZE", raising=False)
@@ -284,7 +312,7 @@ def test_an_existing_process_group_is_used_and_left_alone():
 
 
 def test_an_unknown_interface_leaves_the_choice_to_gloo():
-    from codauc.group.links import interface_towards
+    from codauc.workers.network_interfaces import interface_towards
 
     assert interface_towards("127.0.0.1") == "lo"
     assert interface_towards("256.1.1.1") is None
@@ -320,7 +348,8 @@ def test_a_state_loaded_while_a_round_is_under_way_is_what_goes_on():
 RESTARTED = """
 import functools, pathlib, sys, codauc, workers
 mark = pathlib.Path(sys.argv[1])
-print(codauc.launch(functools.partial(workers.fails_once, mark=mark), timeout=30))
+for _ in range(2):  # one launch after the other is not one inside the other
+    print(codauc.launch(functools.partial(workers.fails_once, mark=mark), timeout=30))
 """
 
 
@@ -330,14 +359,14 @@ def test_workers_that_torchrun_starts_again_find_each_other(tmp_path):
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     done = subprocess.run(
         [sys.executable, *torchrun, "--max-restarts=1", script, tmp_path / "mark"],
-        env={**CLEAN, "PYTHONPATH": str(HERE), "OMP_NUM_THREADS": "1"},
+        env={**CLEAN, "PYTHONPATH": PATHS, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         timeout=120,
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert "".join(done.stdout.split()) == "[5][5]"
+    assert "".join(done.stdout.split()) == "[5][5][5][5]"
 
 
 @pytest.mark.parametrize(
@@ -357,3 +386,8 @@ def test_nonsense_in_the_environment_is_refused_at_once(variables, message, monk
         monkeypatch.setenv(name, value)
     with pytest.raises(ValueError, match=message):
         codauc.distributed(timeout=30)
+
+
+def test_more_processes_than_a_machine_can_bear_are_refused_before_one_is_started():
+    with pytest.raises(ValueError, match=r"workers=1000000: expected at most \d+ processes"):
+        codauc.launch(print, workers=1_000_000)

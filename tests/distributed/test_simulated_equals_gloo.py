@@ -8,7 +8,7 @@ import torch
 import workers as w
 
 import codauc
-from codauc.metrics import auc_interval
+from codauc.metrics.auc_values import auc_interval
 
 
 @functools.cache

@@ -12,7 +12,8 @@ from torch import nn
 
 import codauc
 from codauc.data import Batches, read_table
-from codauc.evaluation import evaluate
+from codauc.metrics.evaluation import evaluate
+from codauc.workers.group import Call
 
 SCENARIOS = {
     "plain": {},
@@ -192,6 +193,81 @@ def writes_pid_and_waits(group, directory):
     if group.rank == 1:
         time.sleep(600)
     meet(group)
+
+
+CALLS = {  # what worker 0 and worker 1 call: method, shape, dtype, kind
+    "a shorter broadcast": [
+        ("broadcast_", (3,), torch.float32, "start"),
+        ("broadcast_", (5,), torch.float32, "start"),
+    ],
+    "a longer broadcast": [
+        ("broadcast_", (5,), torch.float32, "start"),
+        ("broadcast_", (3,), torch.float32, "start"),
+    ],
+    "sizes of a sum": [
+        ("sum_", (5,), torch.float32, "round"),
+        ("sum_", (3,), torch.float32, "round"),
+    ],
+    "sizes of a gather": [
+        ("gather", (50,), torch.int64, "evaluate"),
+        ("gather", (70,), torch.int64, "evaluate"),
+    ],
+    "shapes": [
+        ("sum_", (2, 3), torch.float64, "round"),
+        ("sum_", (3, 2), torch.float64, "round"),
+    ],
+    "dtypes": [("sum_", (4,), torch.float32, "round"), ("sum_", (4,), torch.int32, "round")],
+    "kinds": [("sum_", (4,), torch.float32, "round"), ("sum_", (4,), torch.float32, "dual")],
+    "exchanges": [
+        ("exchange", (2, 4), torch.uint8, "round"),
+        ("exchange", (2, 6), torch.uint8, "round"),
+    ],
+}
+
+
+def calls(group, case):
+    """A call of this worker that is not the other one's."""
+    method, shape, dtype, kind = CALLS[case][group.rank]
+    tensor = torch.ones(shape, dtype=dtype)
+    if method == "exchange":
+        group.start(Call(method, kind, tensor, torch.zeros_like(tensor))).wait()
+    else:
+        getattr(group, method)(tensor, kind)
+
+
+def all_different_calls(group):
+    """The error of each case, in a group of its own; the tensors are as they were."""
+    import torch.distributed as dist
+
+    errors = {}
+    for case in CALLS:
+        inner = codauc.distributed(dist.new_group())
+        try:
+            calls(inner, case)
+        except RuntimeError as error:
+            errors[case] = str(error)
+    return errors
+
+
+def changes_size(group):
+    """Worker 1's third message is shorter than the two before."""
+    for size in (5, 5, 5 if group.rank == 0 else 3):
+        group.sum_(torch.ones(size), "round")
+
+
+def sums_or_gathers(group):
+    """Worker 1 makes another kind of call."""
+    if group.rank == 0:
+        group.sum_(torch.ones(4), "round")
+    else:
+        group.gather(torch.ones(4), "round")
+
+
+def launches(group):
+    """A launch inside a worker."""
+    simulated = codauc.launch(lambda inner: inner.size, workers=3, simulate=True)
+    assert simulated == [3, 3, 3]
+    codauc.launch(meet, workers=2)
 
 
 def joins_what_exists(group):

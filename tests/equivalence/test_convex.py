@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import codauc
-from codauc.objective import saddle_point
+from codauc.algorithm.objective import saddle_point
 
 DTYPE = torch.float64
 

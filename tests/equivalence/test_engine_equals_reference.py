@@ -9,7 +9,7 @@ from torch import nn
 from torch.func import functional_call
 
 import codauc
-from codauc import reference
+from codauc.algorithm import reference
 
 DTYPE = torch.float64
 

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 import codauc
-from codauc.theory import constants, drift_bound, dual_bound, step_limits
+from codauc.algorithm.objective import gradients
+from codauc.algorithm.theory import constants, drift_bound, dual_bound, step_limits
 
 DTYPE = torch.float64
 SIZE = 3  # features
@@ -98,11 +99,21 @@ def test_lemma_6_drift_is_bounded_zero_after_a_round_and_positive_between(
             assert alpha.max() <= drift_bound(lr, sync_every, known.B_alpha)
 
 
-def test_above_the_limits_the_boxes_are_left():
-    """The lemmas' tests can fail: beyond 1/(2 max(p, 1-p)) one-class batches push b out."""
+def test_above_the_warned_step_size_the_papers_steps_leave_the_box_and_ours_end_at_its_edge():
+    """The tests of the lemmas can fail: batches with more positives than usual push a out."""
     p = 0.05
-    ab = trajectory(3, p, 1, lr=0.9 * step_limits(p).refuse, sync_every=1, gamma=1e6)[..., -3:-1]
-    assert ab.abs().max() > 1
+    lr = 0.9 * step_limits(p).refuse
+    _, y = random_problem(3000, p)
+    assert y.any()
+    a, zero = torch.zeros((), dtype=DTYPE), torch.zeros((), dtype=DTYPE)
+    for row in range(0, 60, 2):
+        labels = y[row : row + 2]
+        h = torch.full((2,), 0.5, dtype=DTYPE)
+        a = a - lr * gradients(h, labels, (a, zero, zero), p).a.mean()
+    assert a.abs() > 1
+    ab = trajectory(3, p, 1, lr=lr, sync_every=1, gamma=1e6)[..., -3:-1]
+    assert ab.min() >= 0
+    assert ab.max() <= 1
 
 
 def make(p=0.3, lr=0.1):

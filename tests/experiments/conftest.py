@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from codauc.data.sources import fashion_tiny
+from codauc.data.standard_images import fashion_tiny
 
 
 def _as_colours(x):

@@ -6,13 +6,21 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from codauc.experiments import tables, tuning
-from codauc.experiments.findings import findings, harmless
-from codauc.experiments.output import Shown, write
-from codauc.experiments.reproduce import Reproduction, catalogue, figures, panels, points
-from codauc.experiments.results import Link, Results, Seen, estimate, estimate_positive
-from codauc.experiments.study import Point, Study, Tuned
-from codauc.recipes import Facts, plan, resolve
+from codauc.reproduce import study_tables as tables
+from codauc.reproduce import tuning
+from codauc.reproduce.figure_definitions import catalogue, figures, panels, points
+from codauc.reproduce.findings import findings, harmless
+from codauc.reproduce.reproduction import Reproduction
+from codauc.reproduce.study import Study, StudyPoint, Tuned
+from codauc.reproduce.study_output import Shown, write
+from codauc.reproduce.study_results import (
+    Link,
+    Results,
+    StudyEvaluation,
+    estimate,
+    estimate_positive,
+)
+from codauc.training.recipe import Facts, plan, resolve
 
 SMALL = Study("cifar10", 71, source="somewhere")
 TUNED = Tuned(2048, 0.3)
@@ -56,7 +64,7 @@ def test_the_first_stage_is_twice_the_largest_period():
 
 def test_the_papers_own_setting():
     study = Study("imagenet", 71, "paper", source="train", pretrained="resnet50.pth")
-    settings = study.settings(Point(16, 64), Tuned(10000, 0.01), seed=0)
+    settings = study.settings(StudyPoint(16, 64), Tuned(10000, 0.01), seed=0)
     assert (settings.model.name, settings.model.pretrained) == ("resnet50", "resnet50.pth")
     assert (settings.data.image_size, settings.data.test_fraction) == (224, 0.01)
     grid = tuning.grid(study)
@@ -65,12 +73,12 @@ def test_the_papers_own_setting():
 
 
 def test_a_growing_period_is_three_times_longer_in_each_stage():
-    assert [s.sync_every for s in stages(SMALL, Point(16, 64, growing=True))] == [64, 192]
-    assert [s.sync_every for s in stages(SMALL, Point(16, 64))] == [64, 64]
+    assert [s.sync_every for s in stages(SMALL, StudyPoint(16, 64, growing=True))] == [64, 192]
+    assert [s.sync_every for s in stages(SMALL, StudyPoint(16, 64))] == [64, 64]
 
 
 def test_cross_entropy_sends_gradients_at_every_step():
-    settings = SMALL.settings(Point(16, objective="bce"), TUNED, seed=0)
+    settings = SMALL.settings(StudyPoint(16, objective="bce"), TUNED, seed=0)
     assert settings.communication.averages == "gradients"
     assert settings.recipe.warm_start == 1.0
 
@@ -88,7 +96,7 @@ def test_every_figure_of_the_paper_has_a_name():
 def test_figures_of_one_study_share_their_runs(tmp_path):
     def names(*wanted):
         made = Reproduction(SMALL, wanted, tmp_path, seeds=1)
-        return {task.name for task in made.tasks({"auc": TUNED, "bce": TUNED})}
+        return {job.name for job in made.jobs({"auc": TUNED, "bce": TUNED})}
 
     everything = names(*figures(71))
     assert names("table1") <= everything
@@ -98,11 +106,11 @@ def test_figures_of_one_study_share_their_runs(tmp_path):
     }
 
 
-def test_a_figure_without_a_finding_has_one_seed_unless_told(tmp_path):
-    def seeds(**told):
-        made = Reproduction(SMALL, figures(71), tmp_path, **told)
-        tasks = made.tasks({"auc": TUNED, "bce": TUNED})
-        return [sum(t.name.startswith(p) for t in tasks) for p in ("k16-i64-", "k16-i64x3-", "bce")]
+def test_a_figure_without_a_finding_has_one_seed_unless_given(tmp_path):
+    def seeds(**given):
+        made = Reproduction(SMALL, figures(71), tmp_path, **given)
+        jobs = made.jobs({"auc": TUNED, "bce": TUNED})
+        return [sum(t.name.startswith(p) for t in jobs) for p in ("k16-i64-", "k16-i64x3-", "bce")]
 
     assert seeds() == [3, 1, 1]
     assert seeds(seeds=2) == [2, 2, 2]
@@ -142,28 +150,30 @@ def test_intervals_are_students():
     assert (found.low, found.high) == pytest.approx((0.72 - half, 0.72 + half))
 
 
-def looks(final, speed, rounds=0, bytes_=0, steps=100):
+def evaluations(final, speed, rounds=0, bytes_=0, steps=100):
     """A curve that rises to `final`, `speed` times as fast as to do so at the end."""
     found = []
     for step in range(1, steps + 1):
         auc = 0.5 + (final - 0.5) * min(1.0, speed * step / steps)
-        found.append(Seen(step, rounds * step, bytes_ * step, auc, float(step), auc, auc))
+        found.append(
+            StudyEvaluation(step, rounds * step, bytes_ * step, auc, float(step), auc, auc)
+        )
     return found
 
 
 def made_up(**changes):
     """Results as the paper's: K=4 and K=16 are faster, a large I loses."""
     values = {
-        Point(1): (0.80, 1.0),
-        **{Point(4, i): (0.82 - loss, 3.0) for i, loss in _LOSSES(512)},
-        **{Point(16, i): (0.83 - loss, 9.0) for i, loss in _LOSSES(64)},
-        Point(16, objective="bce"): (0.82, 5.0),
+        StudyPoint(1): (0.80, 1.0),
+        **{StudyPoint(4, i): (0.82 - loss, 3.0) for i, loss in _LOSSES(512)},
+        **{StudyPoint(16, i): (0.83 - loss, 9.0) for i, loss in _LOSSES(64)},
+        StudyPoint(16, objective="bce"): (0.82, 5.0),
         **changes.pop("points", {}),
     }
     return Results(
         {
             point: {
-                seed: looks(final + 0.001 * seed, speed, 64 // point.sync_every, 1000)
+                seed: evaluations(final + 0.001 * seed, speed, 64 // point.sync_every, 1000)
                 for seed in range(3)
             }
             for point, (final, speed) in values.items()
@@ -186,13 +196,13 @@ def test_findings_hold_where_the_numbers_do():
 @pytest.mark.parametrize(
     ("points", "claim"),
     [
-        ({Point(16, 8): (0.83, 3.0)}, "K=16, I=8 against K=1"),
-        ({Point(4, 8): (0.82, 1.5)}, "K=4, I=8 against K=1"),
-        ({Point(16, 64): (0.81, 9.0)}, "K=16, I=64 against I=1"),
-        ({Point(16, 1024): (0.83, 9.0)}, "Too large an I"),
-        ({Point(4, 8): (0.80, 9.0)}, "at a loss of 0.01: K=4"),
-        ({Point(16, 8): (0.7, 9.0)}, "K=16, I=8 against K=1"),  # does not reach the target
-        ({Point(16, 8): (0.83, 2.0)}, "most time-efficient"),
+        ({StudyPoint(16, 8): (0.83, 3.0)}, "K=16, I=8 against K=1"),
+        ({StudyPoint(4, 8): (0.82, 1.5)}, "K=4, I=8 against K=1"),
+        ({StudyPoint(16, 64): (0.81, 9.0)}, "K=16, I=64 against I=1"),
+        ({StudyPoint(16, 1024): (0.83, 9.0)}, "Too large an I"),
+        ({StudyPoint(4, 8): (0.80, 9.0)}, "at a loss of 0.01: K=4"),
+        ({StudyPoint(16, 8): (0.7, 9.0)}, "K=16, I=8 against K=1"),  # does not reach the target
+        ({StudyPoint(16, 8): (0.83, 2.0)}, "most time-efficient"),
     ],
 )
 def test_findings_do_not_hold_where_the_numbers_do_not(points, claim):
@@ -205,22 +215,22 @@ def test_findings_do_not_hold_where_the_numbers_do_not(points, claim):
 @pytest.mark.parametrize("data", ["cifar10", "cifar100", "imagenet"])
 def test_every_finding_is_of_runs_that_the_study_has(data, percent):
     study = Study(data, percent)
-    run = {point: {0: looks(0.8, 4.0, 64, 1000)} for point in points(study, figures(percent))}
+    run = {point: {0: evaluations(0.8, 4.0, 64, 1000)} for point in points(study, figures(percent))}
     found = findings(study, Results(run))
     assert None not in [each.holds for each in found]
     assert any("Too large" in each.claim for each in found) == (data != "imagenet")
 
 
 def test_what_was_not_run_is_not_said_to_fail():
-    found = findings(SMALL, Results({Point(1): {0: looks(0.8, 1.0)}}))
+    found = findings(SMALL, Results({StudyPoint(1): {0: evaluations(0.8, 1.0)}}))
     assert {each.holds for each in found} == {None}
 
 
 def test_the_target_is_one_workers_final_auc_of_the_same_seed():
     results = made_up()
     assert results.target(2) == pytest.approx(0.802 - 0.01)
-    assert results.reached(Point(1), 0).step == 97
-    assert results.needed(Point(16, objective="bce"), "rounds").mean == pytest.approx(
+    assert results.reached(StudyPoint(1), 0).step == 97
+    assert results.needed(StudyPoint(16, objective="bce"), "rounds").mean == pytest.approx(
         19 * 64, rel=0.1
     )
 
@@ -264,7 +274,7 @@ def test_everything_that_is_shown_is_written(tmp_path):
 def test_without_the_time_of_a_step_nothing_is_said_of_time():
     points = {
         p: {0: [s._replace(seconds=math.nan) for s in runs[0]]}
-        for p, runs in made_up().looks.items()
+        for p, runs in made_up().evaluations.items()
     }
     (found,) = [f for f in findings(SMALL, Results(points)) if "time" in f.claim]
     assert (found.holds, found.measured) == (None, "-")

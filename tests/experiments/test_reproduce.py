@@ -1,4 +1,4 @@
-"""Claims about `codauc reproduce`: real runs in real processes, cut off and gone on with."""
+"""Claims about `codauc reproduce`: real runs in real processes, interrupted and resumed."""
 
 import csv
 import json
@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from codauc.cli import main
-from codauc.experiments.jobs import Task, run_side_by_side
-from codauc.experiments.reproduce import Reproduction
-from codauc.experiments.study import Point, Study, Tuned
-from codauc.runs import METRICS, RunFolder
+from codauc.cli.main import main
+from codauc.reproduce.jobs import RunJob, run_side_by_side
+from codauc.reproduce.reproduction import Reproduction
+from codauc.reproduce.study import Study, StudyPoint, Tuned
+from codauc.runs.directory import METRICS, RunFolder
 
 CIFAR = object()  # stands for the directory
 COMMAND = [sys.executable, "-m", "codauc", "reproduce"]
@@ -24,44 +24,44 @@ COMMAND = [sys.executable, "-m", "codauc", "reproduce"]
 
 def short(cifar10, tmp_path, name, **recipe):
     settings = Study("cifar10", 71, "tiny", source=str(cifar10)).settings(
-        Point(2, 8), Tuned(32, 0.1), seed=0
+        StudyPoint(2, 8), Tuned(32, 0.1), seed=0
     )
     settings = settings.with_changes("recipe", **{"stages": 1, "evaluations": 2, **recipe})
-    return Task(name, settings, tmp_path / name, 32)
+    return RunJob(name, settings, tmp_path / name, 32)
 
 
 def test_what_is_finished_is_not_run_again_and_what_fails_is_named(cifar10, tmp_path):
     good, bad = short(cifar10, tmp_path, "good"), short(cifar10, tmp_path, "bad", lr=50.0)
-    failed = run_side_by_side([bad, good], jobs=2)
+    failed = run_side_by_side([bad, good], at_once=2)
     assert [f.name for f in failed] == ["bad"]
     assert "lr=50" in failed[0].reason
     made = (good.out / METRICS).stat().st_mtime_ns
-    assert run_side_by_side([good], jobs=1) == []
+    assert run_side_by_side([good], at_once=1) == []
     assert (good.out / METRICS).stat().st_mtime_ns == made
     for changed, name in (
         (replace(good.settings, seed=1), "seed 0, not 1"),
         (good.settings.with_changes("recipe", lr=0.2), r"recipe\.lr 0\.1, not 0\.2"),
     ):
         with pytest.raises(ValueError, match=name):
-            run_side_by_side([good._replace(settings=changed)], jobs=1)
+            run_side_by_side([good._replace(settings=changed)], at_once=1)
 
 
 def test_a_step_size_with_which_a_run_diverges_is_not_chosen(cifar10, tmp_path):
     study = Study("cifar10", 71, "tiny", source=str(cifar10))
-    made = Reproduction(study, ("tuning",), tmp_path, quiet=True)
+    made = Reproduction(study, ("tuning",), tmp_path)
     for lr, auc in ((0.1, 0.7), (0.3, 0.8)):
-        folder = RunFolder(made.task(Point(1), Tuned(64, lr), 0, tuning=True).out)
+        folder = RunFolder(made.job(StudyPoint(1), Tuned(64, lr), 0, tuning=True).out)
         folder.path.mkdir(parents=True)
         folder.write_summary({"finished": True, "validation_auc": auc})
-    bad = made.task(Point(1), Tuned(64, 0.9), 0, tuning=True)
+    bad = made.job(StudyPoint(1), Tuned(64, 0.9), 0, tuning=True)
     bad = bad._replace(settings=bad.settings.with_changes("safety", not_finite="stop"))
     bad = bad._replace(settings=bad.settings.with_changes("recipe", lr=0.9, name="bce", mix=0.0))
     bad = bad._replace(settings=bad.settings.with_changes("recipe", warm_start=1.0))
-    (failure,) = run_side_by_side([bad], jobs=1)  # cross-entropy does diverge with it here
+    (failure,) = run_side_by_side([bad], at_once=1)  # cross-entropy does diverge with it here
     assert "not finite" in failure.reason
-    assert run_side_by_side([bad], jobs=1) == [failure]  # at once
+    assert run_side_by_side([bad], at_once=1) == [failure]  # at once
     assert made.tuned("auc") == {Tuned(64, 0.1): 0.7, Tuned(64, 0.3): 0.8, Tuned(64, 0.9): 0.0}
-    assert made.likely("auc") == Tuned(64, 0.3)
+    assert made.likely()["auc"] == Tuned(64, 0.3)
 
 
 def alive(out):
@@ -82,7 +82,7 @@ def listen():
 
 
 def begun(out, process, seconds=300):
-    """Wait until a run with several workers has looked at the test set."""
+    """Wait until a run with several workers has evaluated its model."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline and process.poll() is None:
         if any(path.stat().st_size for path in out.glob("*/runs/k4*/metrics.jsonl")):
@@ -106,7 +106,7 @@ def test_the_study_cut_down_shows_the_papers_directions(noisy, tmp_path):
         process.send_signal(number)
         _, said = process.communicate(timeout=90)
         assert process.returncode == code
-        assert number != signal.SIGINT or b"Go on with the same command" in said
+        assert number != signal.SIGINT or b"Resume with the same command" in said
         deadline = time.monotonic() + 30
         while alive(out) and time.monotonic() < deadline:
             time.sleep(0.1)
@@ -217,4 +217,4 @@ def test_a_directory_holds_runs_on_one_data_set(cifar10, cifar100, tmp_path, cap
         ]
     )
     assert code == 2
-    assert "choose another --out" in capsys.readouterr().err
+    assert "choose another directory" in capsys.readouterr().err

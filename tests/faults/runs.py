@@ -83,7 +83,7 @@ def alive(pid):
         return False
 
 
-def wait_for(condition, seconds=60, pause=0.01):
+def wait_for(condition, seconds=120, pause=0.01):
     """Wait until something holds, and return it."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:

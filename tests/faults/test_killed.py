@@ -4,6 +4,7 @@ import json
 import os
 import random
 import signal
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -22,7 +23,7 @@ from runs import (
     workers,
 )
 
-from codauc.processes import _held, _own_directory
+from codauc.workers.processes import _held, _own_directory
 
 SHARED = (
     *("--target", "y", "--steps", "300", "--sync-every", "8", "--quiet"),
@@ -61,9 +62,9 @@ def test_asked_to_leave_and_killed_again_and_again_it_ends_the_same(table, whole
             os.killpg(process.pid, signal.SIGTERM)
         code, said, error = end(process)
         assert (code, error) == (0, ""), to
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - began < 60  # not the timeout of a round, at least 100 s
         assert "Go on with: codauc train --resume" in said
-        wait_for(lambda f=family: not any(map(alive, f)), 5)
+        wait_for(lambda f=family: not any(map(alive, f)), 30)
     process, step = start(tmp_path, table, *OPTIONS), newest(tmp_path)
     wait_for(lambda: half_written(tmp_path) and newest(tmp_path) > step, pause=0.0005)
     kill(process)  # which sees its workers end
@@ -80,7 +81,7 @@ def test_lost_workers_are_started_again(table, whole, tmp_path):
         os.kill(random.choice(workers(process)), number)
         lost, began = newest(tmp_path), time.monotonic()
         wait_for(lambda s=lost: newest(tmp_path) > s + 16)
-        assert time.monotonic() - began < 30
+        assert time.monotonic() - began < 120  # not torch's half hour
     code, _, error = end(process)
     assert code == 0, error
     assert_same(whole, tmp_path)
@@ -98,7 +99,7 @@ def test_what_killed_launchers_left_goes_and_what_others_use_stays(tmp_path, mon
         assert not left.exists()
         assert used.exists()
         with _own_directory() as another:
-            assert sorted(map(str, tmp_path.iterdir())) == sorted([str(used), own, another])
+            assert sorted(tmp_path.iterdir()) == sorted([used, own, another])
     assert list(tmp_path.iterdir()) == [used]
 
 
@@ -106,10 +107,9 @@ def test_asked_to_leave_between_distant_rounds_each_saves_where_it_is(table, tmp
     options = (table, "--target", "y", "--steps", "1000", "--sync-every", "once", "--quiet")
     run(tmp_path / "whole", *options, "--simulate", "2", "--warm-start", "0")
     cut = tmp_path / "cut"
-    process = start(cut, *options, "--workers", "2", "--warm-start", "0")
-    wait_for((cut / "config.toml").exists)
-    time.sleep(0.5)
-    process.send_signal(signal.SIGTERM)
+    env = {"PYTHONPATH": os.pathsep.join(sys.path)}
+    callback = ("--callback", "ending:AskToLeave")  # in the middle, however fast the machine is
+    process = start(cut, *options, "--workers", "2", "--warm-start", "0", *callback, env=env)
     code, said, error = end(process)
     assert code == 0, error
     assert "saved at step" in said
@@ -120,13 +120,11 @@ def test_asked_to_leave_between_distant_rounds_each_saves_where_it_is(table, tmp
 
 
 def test_sigterm_while_data_are_read_leaves_at_once(tmp_path):
-    pipe = tmp_path / "slow.csv"
-    os.mkfifo(pipe)
-    process = start(tmp_path / "run", pipe, "--target", "y")
+    table = tmp_path / "long.csv"
+    table.write_text("a,y\n" + "1.5,0\n2.5,1\n" * 1_500_000)
+    process = start(tmp_path / "run", table, "--target", "y")
     assert "Reading" in process.stderr.readline()
-    time.sleep(0.5)
+    time.sleep(0.2)
     process.send_signal(signal.SIGTERM)
-    with open(os.open(pipe, os.O_RDWR | os.O_NONBLOCK), "w") as file:
-        file.write("a,y\n1,0\n")
     code, said, error = end(process, 30)
     assert (code, "nothing is lost" in said) == (0, True), error

@@ -13,17 +13,20 @@ from runs import assert_same, checkpoints, history, wait_for
 from torch import nn
 
 import codauc
-from codauc.averaging import NotFiniteError
-from codauc.config import (
+from codauc._internal.archive import pack, unpack
+from codauc.algorithm.rounds import NotFiniteError
+from codauc.data.data_settings import DataSettings
+from codauc.data.opening import open_data
+from codauc.runs.checkpoints import Checkpoints
+from codauc.runs.directory import RunFolder
+from codauc.runs.settings import (
     CommunicationSettings,
-    DataSettings,
     ModelSettings,
     RecipeSettings,
     RunSettings,
     SafetySettings,
 )
-from codauc.runs import RunFolder
-from codauc.snapshot import pack, unpack
+from codauc.workers import LocalGroup
 
 
 class CutOffError(Exception):
@@ -167,7 +170,7 @@ def test_two_runs_never_write_to_one_directory(table, tmp_path, monkeypatch):
     with pytest.raises(CutOffError):
         codauc.train(settings, tmp_path, callbacks=[Cut(30)])
     before = sorted(path.name for path in checkpoints(tmp_path))
-    monkeypatch.setattr("codauc.running._OUTLIVED", 0.3)
+    monkeypatch.setattr("codauc.training.directory_claim._OUTLIVED", 0.3)
     for rank in (0, 1):  # a worker that outlived its launcher
         with (
             RunFolder(tmp_path).locked(rank),
@@ -198,25 +201,37 @@ class Filler(codauc.Callback):
 
     def on_step(self, step, stage, rounds):
         if self.first <= step < self.last:
-            with suppress(OSError), self.path.open("ab") as file:
-                while True:
-                    file.write(bytes(4096))
-                    file.flush()
+            self.fill()
         elif step == self.last:
             self.path.unlink()
 
+    def fill(self):
+        with suppress(OSError), self.path.open("ab") as file:
+            while True:
+                file.write(bytes(4096))
+                file.flush()
 
-def test_a_full_disk_costs_checkpoints_not_the_run(table, tmp_path, capfd):
+
+def test_a_full_disk_costs_checkpoints_not_the_run(table, tmp_path, capfd, monkeypatch):
     settings = settings_of(table)
     codauc.train(settings, tmp_path / "whole")
     with small_disk(tmp_path / "disk", "4m") as disk:
-        watching = [Filler(disk / "filler", 22, 90), Cut(70)]
+        filler, begin = Filler(disk / "filler", 22, 90), Checkpoints._begin
+
+        def begin_on_a_full_disk(self, number, state):
+            if number > filler.first:
+                filler.fill()  # what the oldest checkpoint has just given up, too
+            begin(self, number, state)
+
+        monkeypatch.setattr(Checkpoints, "_begin", begin_on_a_full_disk)
+        watching = [filler, Cut(70)]
         with pytest.raises(CutOffError):
             codauc.train(settings, disk / "run", callbacks=watching)
         assert "no checkpoint of step" in capfd.readouterr().err
         numbers = {int(path.name[:9]) for path in checkpoints(disk / "run")}
         assert numbers
         assert max(numbers) < 40
+        monkeypatch.undo()
         (disk / "filler").unlink()
         codauc.train(settings, disk / "run", resume=True)
         assert_same(tmp_path / "whole", disk / "run")
@@ -234,7 +249,7 @@ def test_a_disk_that_was_full_for_a_while_lacks_no_line(table, tmp_path, capfd):
 
 OTHERS = {
     "lr": (lambda s: s.with_changes("recipe", lr=0.5), r"recipe\.lr is 0\.001 .* 0\.5 here"),
-    "seed": (lambda s: RunSettings(**{**vars(s), "seed": 1}), r"labels .* here"),
+    "seed": (lambda s: RunSettings(**{**vars(s), "seed": 1}), "seed is 0 .*, 1 here"),
     "network": (
         lambda s: s.with_changes("model", arguments={"widths": [8]}),
         r"model\.arguments .*16.*8",
@@ -302,7 +317,7 @@ def test_other_workers_whatever_the_way(way, table, tmp_path):
 
 def test_the_rest_of_the_epoch_is_covered_once_by_other_workers(table, tmp_path, monkeypatch):
     """The samples that two workers have not given before the cut are those that three give."""
-    from codauc import trainer
+    from codauc.training import components as trainer
 
     given = []
 
@@ -318,7 +333,7 @@ def test_the_rest_of_the_epoch_is_covered_once_by_other_workers(table, tmp_path,
     with pytest.raises(CutOffError):
         codauc.train(settings, tmp_path, callbacks=[Cut(17)])
     wait_for(lambda: len(checkpoints(tmp_path)) == 2)  # a worker may still be writing
-    saved = [unpack(path.read_bytes())["state"]["batches"] for path in checkpoints(tmp_path)]
+    saved = [unpack(path.read_bytes())["state"]["run"]["batches"] for path in checkpoints(tmp_path)]
     assert all(state["index"] > 0 and state["epoch"] == 0 for state in saved)
     first = torch.cat([x for k, _, at, x in given if at < saved[k]["index"]])
     given.clear()
@@ -417,7 +432,7 @@ def test_or_the_run_ends_with_its_last_good_state(workers, table, tmp_path):
         codauc.train(settings, tmp_path)
     for path in checkpoints(tmp_path):
         state = unpack(path.read_bytes())["state"]
-        assert all(t.isfinite().all() for t in state["coda"]["model"].values())
+        assert all(t.isfinite().all() for t in state["run"]["coda"]["model"].values())
 
 
 def test_always_bad_numbers_end_the_run_after_some_tries(table, tmp_path):
@@ -483,6 +498,67 @@ def test_columns_that_are_exchanged_or_negated_are_other_data(change, table, tmp
         codauc.train(
             settings.with_changes("data", source=str(other)), tmp_path / "run", resume=True
         )
+
+
+def split_rows(table, part):
+    """The lines of the file, counted from 0, that are of a part of the usual split."""
+    settings = DataSettings(str(table), target="y")
+    return [int(row) + 1 for row in getattr(open_data(settings, LocalGroup()), part).rows]
+
+
+def changed_lines(table, path, lines, change):
+    """The table with some lines changed."""
+    texts = table.read_text().splitlines()
+    for line in lines:
+        texts[line] = ",".join(change(texts[line].split(",")))
+    path.write_text("\n".join(texts) + "\n")
+    return path
+
+
+def noise(values):
+    return [*(f"{random.gauss(0, 1):.5f}" for _ in values[:-1]), values[-1]]
+
+
+def one_cell(values):
+    return [*values[:3], str(float(values[3]) + 0.01), *values[4:]]
+
+
+@pytest.mark.parametrize("part", ["train", "validation", "test"])
+@pytest.mark.parametrize("change", ["one cell", "noise"])
+def test_other_inputs_of_any_part_are_other_data(change, part, table, tmp_path):
+    settings = settings_of(table, workers=2)
+    with pytest.raises(CutOffError):
+        codauc.train(settings, tmp_path / "run", callbacks=[Cut(30)])
+    rows = split_rows(table, part)
+    lines, how = (rows[7:8], one_cell) if change == "one cell" else (rows, noise)
+    other = changed_lines(table, tmp_path / "other.csv", lines, how)
+    title = "training" if part == "train" else part
+    for workers in (2, 3):
+        resumed = settings.with_changes("data", source=str(other))
+        resumed = resumed.with_changes("communication", workers=workers)
+        with pytest.raises(ValueError, match=f"other data: {title} inputs"):
+            codauc.train(resumed, tmp_path / "run", resume=True)
+
+
+@pytest.mark.parametrize("watch", ["validation", "test"])
+def test_another_test_file_is_other_data(watch, table, tmp_path):
+    test = tmp_path / "test.csv"
+    test.write_bytes(table.read_bytes())
+    settings = settings_of(table, recipe={"select": "last"})
+    settings = settings.with_changes("data", test=str(test), watch=watch)
+    with pytest.raises(CutOffError):
+        codauc.train(settings, tmp_path / "run", callbacks=[Cut(30)])
+    flipped = changed_lines(table, test, range(1, 2401), lambda v: [*v[:-1], str(1 - int(v[-1]))])
+    with pytest.raises(ValueError, match=r"other data: (validation|test) positives"):
+        codauc.train(settings, tmp_path / "run", resume=True)
+    changed_lines(table, flipped, [9], one_cell)
+    with pytest.raises(ValueError, match=r"other data: (validation|test) inputs"):
+        codauc.train(settings, tmp_path / "run", resume=True)
+    moved = tmp_path / "moved.csv"
+    moved.write_bytes(table.read_bytes())
+    assert codauc.train(
+        settings.with_changes("data", test=str(moved)), tmp_path / "run", resume=True
+    )
 
 
 def test_a_run_that_ends_while_another_waits_for_it_is_not_begun_again(

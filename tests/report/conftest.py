@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from codauc.metrics import auc_interval
-from codauc.runs import CONFIG, History, Record, RunFolder
+from codauc.metrics.auc_values import auc_interval
+from codauc.runs.directory import CONFIG, History, Record, RunFolder
 
 PARAMETERS = 272_474
 TOML = """

@@ -5,7 +5,7 @@ import shutil
 import pytest
 
 from codauc.report.comparison import comparison_page
-from codauc.report.page import page as report_page
+from codauc.report.run_page import page as report_page
 
 playwright = pytest.importorskip(
     "playwright.sync_api", reason="playwright is not installed: pip install playwright"

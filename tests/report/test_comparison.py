@@ -5,10 +5,10 @@ import re
 import numpy as np
 import pytest
 
-from codauc.paired import paired_auc_difference
+from codauc._internal.text_table import table
+from codauc.metrics.auc_difference import paired_auc_difference
 from codauc.report.comparison import DIFFERENCE, comparison_page, comparison_rows
-from codauc.report.table import table
-from codauc.runs import CONFIG, SCORES, RunFolder
+from codauc.runs.directory import CONFIG, SCORES, RunFolder
 
 
 def cell(header, row, name):

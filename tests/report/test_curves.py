@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from codauc.metrics import auc, auc_interval
-from codauc.paired import paired_auc_difference
+from codauc.metrics.auc_difference import paired_auc_difference
+from codauc.metrics.auc_values import auc, auc_interval
 from codauc.report.curves import hull, operating, reaching, recall_curve, roc, shares, wilson
-from codauc.report.testset import rounded_down
+from codauc.report.test_set_cards import rounded_down
 
 samples = st.lists(
     st.tuples(st.integers(0, 6), st.integers(0, 6), st.booleans()), min_size=2, max_size=40

@@ -10,8 +10,8 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from codauc.report.page import meaning, page
-from codauc.runs import CONFIG, METRICS, SCORES, SUMMARY, History, RunFolder
+from codauc.report.run_page import meaning, page
+from codauc.runs.directory import CONFIG, METRICS, SCORES, SUMMARY, History, RunFolder
 
 HOSTILE = "</script></title><img src=x onerror=alert(1)><svg onload=alert(1)>\"'&"
 VOID = {"meta", "img", "br", "link", "input"}
@@ -91,7 +91,7 @@ def test_every_plot_and_the_headline_are_there(make_run):
 
 
 def unquoted(text):
-    return text.replace("&#x27;", "'")
+    return text.replace("&#39;", "'")
 
 
 def test_every_plot_has_a_caption(make_run):
@@ -309,7 +309,7 @@ def test_the_meaning_never_promises_too_much(auc, said):
 
 def test_reports_do_without_torch():
     code = (
-        "import sys, codauc.report.page, codauc.report.comparison\n"
+        "import sys, codauc.report.run_page, codauc.report.comparison\n"
         "assert 'torch' not in sys.modules and 'matplotlib' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, timeout=60)

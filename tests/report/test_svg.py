@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from codauc.report.axes import Axis, log_ticks, stretch, tick_labels, ticks
-from codauc.report.bars import bar_chart, stacked_bar
-from codauc.report.shapes import Key, legend
-from codauc.report.svg import MOST_POINTS, Chart, Mark, Series, line_chart, thinned
+from codauc.report.bars import BarChart, bar_chart, stacked_bar
+from codauc.report.chart_parts import Key, legend
+from codauc.report.charts import MOST_POINTS, Chart, Mark, Series, line_chart, thinned
 
 numbers = st.floats(allow_nan=True, allow_infinity=True)
 HOSTILE = "</title></svg><script>alert(1)</script><img src=x onerror=alert(1)>"
@@ -135,7 +135,7 @@ def test_no_points_no_chart():
     assert chart() == ""
     assert chart(Series("s", [], [])) == ""
     assert chart(Series("s", [math.nan], [1.0])) == ""
-    assert bar_chart("t", "x", "y", []) == ""
+    assert bar_chart(BarChart("t", "x", "y", [])) == ""
     assert stacked_bar("t", [("a", 0.0)], str) == ""
 
 
@@ -195,7 +195,7 @@ def test_parts_of_a_bar_add_up():
 
 @pytest.mark.parametrize("n", [1, 4, 64, 1000])
 def test_bars_for_any_number_of_workers(n):
-    root = parsed(bar_chart("t", "worker", "samples", [float(i) for i in range(n)]))
+    root = parsed(bar_chart(BarChart("t", "worker", "samples", [float(i) for i in range(n)])))
     bars = list(root.iter("rect"))
     assert len(bars) == n
     assert all(float(b.get("x")) + float(b.get("width")) <= 360 for b in bars)

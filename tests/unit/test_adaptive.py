@@ -1,14 +1,16 @@
-"""Claims about PPDAdam: torch's AdamW for w, Newton's way for a, b, alpha; rounds average s."""
+"""Claims about PPDAdam: torch's AdamW for w, implicit steps of a, b, alpha; rounds average s."""
 
 import copy
 import math
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import nn
 
 import codauc
-from codauc.objective import gradients
+from codauc.algorithm.objective import objective
 
 F64 = torch.float64
 P = 0.2
@@ -53,21 +55,117 @@ def test_weights_take_the_steps_of_torchs_adamw(decay):
             assert torch.allclose(mine, theirs, rtol=0, atol=1e-12)
 
 
+class Scores(nn.Module):
+    """A network that gives its inputs back, for steps of a, b and alpha alone."""
+
+    def __init__(self):
+        super().__init__()
+        self.unused = nn.Parameter(torch.zeros(1, dtype=F64))
+
+    def forward(self, x):
+        return x
+
+
+def alone(p=P, **options):
+    loss = codauc.MinMaxAUCLoss(pos_ratio=p, link="identity").double()
+    return codauc.PPDAdam(Scores(), loss, **options)
+
+
+def own(opt):
+    return [float(t) for t in (opt.loss.a, opt.loss.b, opt.loss.alpha)]
+
+
 def test_a_b_and_alpha_go_a_share_of_the_way_to_the_class_means():
-    """In the mean over batches with a share p of positives the way is exactly `dual_lr`."""
-    opt = make(dual_lr=0.25)
-    opt.loss.link = "identity"
+    """A batch with the usual share of positives goes eta/(1 + eta) of it, eta = dual_lr."""
+    opt = alone(dual_lr=0.25)
     h = torch.tensor([2.0, 1.0, 1.0, 0.0, -1.0], dtype=F64)
-    y = torch.tensor([1, 0, 0, 0, 0])
-    g = gradients(h, y, opt.loss.a, opt.loss.b, opt.loss.alpha, P)
-    for tensor, gradient in ((opt.loss.a, g.a), (opt.loss.b, g.b), (opt.loss.alpha, g.alpha)):
-        tensor.grad = gradient.detach().mean().reshape(1)
-    for parameter in opt.model.parameters():
-        parameter.grad = torch.zeros_like(parameter)
+    step(opt, h, torch.tensor([1, 0, 0, 0, 0]))
+    assert own(opt) == pytest.approx([0.2 * 2.0, 0.2 * 0.25, 0.2 * (0.25 - 2.0)])
+
+
+@pytest.mark.parametrize("positives", [0, 1, 3, 6])
+def test_a_and_b_minimise_the_batchs_objective_with_their_distance(positives):
+    opt = alone(dual_lr=0.3)
+    opt.loss.a.fill_(0.3), opt.loss.b.fill_(-0.4), opt.loss.alpha.fill_(0.2)
+    old = own(opt)
+    h, y = torch.randn(6, dtype=F64), torch.arange(6) < positives
+    step(opt, h, y)
+    u = torch.tensor(own(opt)[:2], dtype=F64, requires_grad=True)
+    value = objective(h, y, (u[0], u[1], torch.tensor(old[2], dtype=F64)), P).mean()
+    value = value + (u - torch.tensor(old[:2], dtype=F64)).square().sum() * P * (1 - P) / 0.3
+    (slope,) = torch.autograd.grad(value, u)
+    assert slope.abs().max() < 1e-14
+
+
+def test_the_step_of_alpha_is_the_gradient_in_the_mean_over_batches():
+    """To first order in dual_lr, over batches that together have a share p of positives."""
+    eta, h = 1e-6, torch.randn(20, dtype=F64)
+    y = torch.arange(20) < 4  # P = 0.2
+    start = (0.3, -0.4, 0.2)
+
+    def moved(rows):
+        opt = alone(dual_lr=eta)
+        for name, value in zip(("a", "b", "alpha"), start, strict=True):
+            getattr(opt.loss, name).fill_(value)
+        step(opt, h[rows], y[rows])
+        return (own(opt)[2] - start[2]) / eta
+
+    parts = torch.arange(20).reshape(5, 4)  # the first is of positives alone, the others of none
+    mean = sum(moved(rows) for rows in parts) / 5
+    exact = float(h[4:].mean() - h[:4].mean()) - start[2]
+    assert mean == pytest.approx(exact, abs=1e-4)
+
+
+RATIOS = [0.5, 0.1, 0.01, 1e-3, 1e-4, 1e-5]
+
+
+@settings(max_examples=60)
+@given(
+    st.sampled_from(RATIOS),
+    st.floats(0.01, 1.0),
+    st.lists(
+        st.lists(st.tuples(st.floats(-30, 30), st.booleans()), min_size=1, max_size=5),
+        min_size=1,
+        max_size=8,
+    ),
+)
+def test_any_batch_leaves_a_and_b_within_the_scores_and_alpha_between_minus_1_and_1(p, eta, parts):
+    loss = codauc.MinMaxAUCLoss(pos_ratio=p)
+    opt = codauc.PPDAdam(Scores(), loss, dual_lr=eta)
+    least, most = 0.0, 0.0  # a and b begin there
+    for part in parts:
+        logits, y = (torch.tensor(column) for column in zip(*part, strict=True))
+        h = logits.sigmoid()
+        least, most = min(least, float(h.min())), max(most, float(h.max()))
+        step(opt, logits, y)
+        a, b, alpha = own(opt)
+        assert least - 1e-6 <= min(a, b) <= max(a, b) <= most + 1e-6
+        assert -1 <= alpha <= 1
+
+
+def test_one_positive_among_very_many_does_not_carry_a_beyond_its_score():
+    """20,000 negatives to a positive, batches of 256: the old step went 19 times the way."""
+    opt = alone(p=1 / 20_000, dual_lr=0.1)
+    for share in (0, 1, 0, 2, 1):
+        step(opt, torch.full((256,), 0.5, dtype=F64), torch.arange(256) < share)
+        a, b, alpha = own(opt)
+        assert 0 <= a <= 0.5
+        assert 0 <= b <= 0.5
+        assert alpha == pytest.approx(b - a, abs=1e-12)
+    assert a > 0.49
+
+
+def test_a_stage_with_another_objective_starts_with_its_own_second_moments():
+    """Gradients a thousand times smaller than the last stage's move weights as far."""
+    opt = make(lr=0.01)
+    for x, y in data(20):
+        step(opt, x * 10, y)
+    opt.begin_stage()
+    before = opt.model[2].bias.detach().clone()
+    opt.zero_grad()
+    (opt.loss(opt.model(x), y) / 1000).backward()
     opt.step()
-    assert opt.loss.a.item() == pytest.approx(0.25 * 2.0)
-    assert opt.loss.b.item() == pytest.approx(0.25 * 0.25)
-    assert opt.loss.alpha.item() == pytest.approx(0.25 * (0.25 - 2.0))
+    assert (opt.model[2].bias - before).abs().item() == pytest.approx(0.01, rel=0.05)
 
 
 @pytest.mark.parametrize("gamma", [0.05, 2.0])
@@ -117,16 +215,25 @@ def reference(workers, lr, dual_lr, every, steps):
     for t in range(1, steps + 1):
         for k, (model, loss) in enumerate(zip(nets, losses, strict=True)):
             x, y = next(sources[k])
-            model.zero_grad(), loss.zero_grad()
+            model.zero_grad()
             loss(model(x), y).backward()
+            loss.sums.grad = None
             with torch.no_grad():
+                h = model(x).sigmoid().flatten()  # the scores before the step
                 for p, m, s in zip(model.parameters(), firsts[k], seconds[k], strict=True):
                     m.mul_(0.9).add_(p.grad, alpha=0.1)
                     s.mul_(0.999).add_(p.grad**2, alpha=0.001)
                     scale = (s / (1 - 0.999**t)).sqrt() + 1e-8
                     p -= lr * (m / (1 - 0.9**t)) / scale
-                for v, sign in ((loss.a, -1), (loss.b, -1), (loss.alpha, 1)):
-                    v += sign * dual_lr / (2 * P * (1 - P)) * v.grad
+                new_a, new_b = float(loss.a), float(loss.b)
+                if y.any():
+                    rate = dual_lr * float(y.double().mean()) / P
+                    new_a = (new_a + rate * float(h[y].mean())) / (1 + rate)
+                if not y.all():
+                    rate = dual_lr * float((~y).double().mean()) / (1 - P)
+                    new_b = (new_b + rate * float(h[~y].mean())) / (1 + rate)
+                loss.alpha.fill_(new_b - new_a)  # they begin equal, and stay so
+                loss.a.fill_(new_a), loss.b.fill_(new_b)
         if t % every == 0 or t == steps:
             states = [[*n.parameters(), ls.a, ls.b, ls.alpha, *seconds[k]]
                       for k, (n, ls) in enumerate(zip(nets, losses, strict=True))]  # fmt: skip

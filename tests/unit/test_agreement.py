@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import codauc
-from codauc.agreement import compare, gather_bytes, plain
+from codauc.workers.agreement import compare, gather_bytes, plain
 
 CPU = torch.device("cpu")
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+import random
 
 import numpy as np
 import pandas as pd
@@ -10,9 +11,13 @@ import pyarrow.feather
 import pyarrow.parquet
 import pytest
 import torch
+from safetensors.torch import load as from_bytes
+from safetensors.torch import save as as_bytes
 
 import codauc
+from codauc._internal.archive import checksum
 from codauc.data import read_table
+from codauc.metrics.calibration import Calibration
 
 GOOD = pd.DataFrame({"age": [1.0, 2.0, 3.0, 4.0], "city": list("abab"), "y": [0, 1, 0, 1]})
 
@@ -390,12 +395,17 @@ def test_a_model_that_cannot_be_saved_leaves_what_was_there(tmp_path):
 
 
 def tampered(path, change):
-    """Change what a saved model says of itself."""
+    """Change what a saved model says of itself, as one who knows of the checksum."""
     data = path.read_bytes()
     size = int.from_bytes(data[:8], "little")
     header = json.loads(data[8 : 8 + size])
     about = json.loads(header["__metadata__"]["codauc"])
-    header["__metadata__"]["codauc"] = json.dumps(change(about))
+    metadata = header["__metadata__"]
+    del about["sha256"]
+    about = change(about)
+    if isinstance(about, dict):
+        about["sha256"] = checksum(json.dumps(about), from_bytes(data))
+    metadata["codauc"] = json.dumps(about)
     text = json.dumps(header).encode()
     path.write_bytes(len(text).to_bytes(8, "little") + text + data[8 + size :])
 
@@ -452,3 +462,47 @@ def test_a_float64_model_comes_back_as_one(tmp_path):
     codauc.save_model(tmp_path / "m.safetensors", codauc.models.MLP(inputs=2).double())
     model = codauc.load_model(tmp_path / "m.safetensors").model
     assert next(model.parameters()).dtype == torch.float64
+
+
+def loaded(path):
+    """The content of a saved model, to compare; or in how many lines it is refused."""
+    try:
+        model, encoder, calibration = codauc.load_model(path)
+    except ValueError as error:
+        return str(error).count("\n") + 1 if str(path) in str(error) else str(error)
+    weights = {name: tensor.numpy().tobytes() for name, tensor in model.state_dict().items()}
+    return weights, model.arguments, encoder, calibration
+
+
+def test_no_flipped_byte_and_no_cut_of_a_model_file_gives_another_model(tmp_path):
+    path = tmp_path / "m.safetensors"
+    encoder = read_table(GOOD, "y").encoder
+    codauc.save_model(path, codauc.models.MLP(inputs=2, widths=[3]), encoder, Calibration(2.0, 0.5))
+    data, whole = path.read_bytes(), loaded(path)
+    assert isinstance(whole, tuple)
+    chance = random.Random(0)
+    for place in range(len(data)):
+        damaged = bytearray(data)
+        damaged[place] ^= 1 << chance.randrange(8)
+        path.write_bytes(damaged)
+        assert loaded(path) in (1, whole), place
+    for length in range(0, len(data), 5):
+        path.write_bytes(data[:length])
+        assert loaded(path) == 1
+
+
+def test_a_model_file_without_a_checksum_is_refused_with_a_remedy(tmp_path):
+    path = tmp_path / "m.safetensors"
+    model = codauc.models.MLP(inputs=2)
+    about = {"model": {"name": "mlp", "arguments": model.arguments}, "encoder": None}
+    path.write_bytes(as_bytes(model.state_dict(), {"codauc": json.dumps(about)}))
+    with pytest.raises(ValueError, match=r"has no checksum: .* codauc\.models\.load_pretrained"):
+        codauc.load_model(path)
+    codauc.models.load_pretrained(codauc.models.MLP(inputs=2), path)
+
+
+def test_the_same_model_is_the_same_file(tmp_path):
+    model = codauc.models.MLP(inputs=2)
+    for name in "ab":
+        codauc.save_model(tmp_path / name, model)
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()

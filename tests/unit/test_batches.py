@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from torch.utils.data import Dataset, TensorDataset
 
 import codauc
+from codauc.algorithm.objective import objective
 from codauc.data import Augment, Batches, Crop, Flip, even_shards
 from codauc.data.order import Shuffled
-from codauc.objective import objective
 
 X = torch.arange(60.0).reshape(20, 3)
 Y = torch.arange(20) % 5 == 0
@@ -162,8 +162,8 @@ def test_the_objective_is_corrected_for_balanced_batches():
 
     def value(ratio):
         # the expectation over batches with a share `ratio` of positives
-        args = (a.detach(), b.detach(), (b - a).detach(), ratio)
-        up, down = (objective(h[c], y[c], *args).mean() for c in (y, ~y))
+        inner = (a.detach(), b.detach(), (b - a).detach())
+        up, down = (objective(h[c], y[c], inner, ratio).mean() for c in (y, ~y))
         return ratio * up + (1 - ratio) * down
 
     (plain,) = torch.autograd.grad(value(p), h)

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 import codauc
-from codauc import checkpoints as module
-from codauc.checkpoints import Checkpoints, Name
-from codauc.group import LocalGroup
+from codauc.runs import checkpoints as module
+from codauc.runs.checkpoints import CheckpointName, Checkpoints
+from codauc.workers import LocalGroup
 
 
 def together(work, workers=3):
@@ -61,7 +61,7 @@ def test_nothing_is_found_where_nothing_is(tmp_path):
 
 def test_the_last_that_all_have_are_kept(tmp_path):
     save(tmp_path, 8, 16, 24, 32, keep=2)
-    numbers = {Name.parse(path.name).number for path in tmp_path.glob("*.safetensors")}
+    numbers = {CheckpointName.parse(path.name).number for path in tmp_path.glob("*.safetensors")}
     assert numbers == {16, 24, 32}  # of the last it is not yet known that all have it
     marks = sorted(path.name[:18] for path in tmp_path.glob("*-all-*"))
     assert marks == ["000000016-all-of-3", "000000024-all-of-3"]
@@ -114,7 +114,7 @@ def test_a_set_that_is_not_whole_is_passed_over_for_the_one_before(damage, place
     for rank, found in enumerate(newest(tmp_path / place)):
         assert (found.number, found.exact) == (8, True)
         assert found.base["mine"].tolist() == [rank] * 3
-        assert len(found.told) == (damage != "missing")
+        assert len(found.unreadable) == (damage != "missing")
     # what is newer than that is gone, and the run writes it anew
     assert not list(tmp_path.glob("**/*16-*"))
 
@@ -131,7 +131,7 @@ def test_another_format_is_refused_by_name(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(module, "FORMAT", 7)
         save(tmp_path, 8)
-    with pytest.raises(ValueError, match=r"format 7 of codauc .*, here 1"):
+    with pytest.raises(ValueError, match=r"format 7 of codauc .*, here 3 of"):
         newest(tmp_path)
 
 
@@ -192,7 +192,7 @@ def test_a_second_state_of_one_step_that_was_not_written_is_not_taken_for_it(tmp
 
 def test_an_exact_continuation_belongs_to_the_same_history(tmp_path):
     save(tmp_path, 8)
-    (history,) = {Name.parse(name).history for name in names(tmp_path)}
+    (history,) = {CheckpointName.parse(name).history for name in names(tmp_path)}
 
     def work(group):
         store = made(tmp_path, group)
@@ -202,7 +202,7 @@ def test_an_exact_continuation_belongs_to_the_same_history(tmp_path):
 
     together(work)
     files = tmp_path.glob("*.safetensors")
-    assert {Name.parse(path.name).history for path in files} == {history}
+    assert {CheckpointName.parse(path.name).history for path in files} == {history}
 
 
 def test_what_a_killed_process_left_half_written_goes(tmp_path):

@@ -4,6 +4,7 @@ import contextlib
 import copy
 import io
 import itertools
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -123,7 +124,7 @@ def test_workers_start_from_worker_0s_weights_buffers_and_frozen_parameters(work
         loss = codauc.MinMaxAUCLoss(pos_ratio=0.4)
         nn.init.constant_(loss.alpha, float(group.rank))
         opt = codauc.PPDSG(model, loss)
-        tensors = [*model.parameters(), *model.buffers(), *loss.parameters()]
+        tensors = [*model.parameters(), *model.buffers(), loss.a, loss.b, loss.alpha]
         before = [tensor.detach().clone() for tensor in tensors]
         codauc.CoDA(opt, group)
         frozen = not model.body.bias.requires_grad
@@ -261,7 +262,7 @@ def test_a_stage_is_ceil_t_over_i_rounds_with_dual_estimates_apart(steps, sync_e
         for stage in stages:
             train(run, [stage], Source(group.rank))
             counts.append((group.ledger.rounds, group.ledger.calls("dual")))
-        return counts, group.ledger, run.coda.averager.message.nbytes
+        return counts, group.ledger, run.coda.averager.message.vector.nbytes
 
     expected = -(-steps // sync_every)
     assert stages[0].rounds == expected
@@ -718,7 +719,7 @@ def test_a_step_outside_a_stage_is_refused_and_changes_nothing(moment):
 def twice(run, source):
     for batch in run.coda.stage(STAGES[0], source):
         step(run, batch)
-        run.opt.step()
+        step(run, batch)
 
 
 def test_more_steps_than_the_stage_has_are_refused_and_the_stage_can_still_be_closed():
@@ -937,3 +938,31 @@ def test_gradients_may_be_accumulated_over_batches():
         assert rounds == 3
         for name in mine:
             assert torch.allclose(mine[name], theirs[name], rtol=0, atol=1e-12), name
+
+
+class OwnStep(codauc.PPDSG):
+    def step(self, closure=None):
+        return super().step(closure)
+
+
+def test_a_step_that_calls_its_parent_s_has_the_same_rounds():
+    """Torch runs the hooks of such an optimizer twice for each step."""
+
+    def work(group, kind):
+        torch.manual_seed(0)
+        model, loss = plain_net(), codauc.MinMaxAUCLoss(0.5)
+        opt = kind(model, loss, lr=0.1)
+        coda = codauc.CoDA(opt, group)
+        batch = (torch.randn(4, 3), torch.tensor([0, 1, 0, 1]))
+        for x, y in coda.stage(codauc.Stage(lr=0.1, steps=7, sync_every=3), [batch]):
+            opt.zero_grad()
+            loss(model(x).flatten(), y).backward()
+            opt.step()
+        return group.ledger.rounds, opt.flat.vectors[0].clone()
+
+    found = [
+        codauc.launch(partial(work, kind=kind), workers=2, simulate=True)[0]
+        for kind in (codauc.PPDSG, OwnStep)
+    ]
+    assert found[0][0] == found[1][0] == 3
+    assert torch.equal(found[0][1], found[1][1])

@@ -259,7 +259,7 @@ def test_one_sample_is_enough_because_the_worker_draws_again(workers, dual):
 
 
 def test_the_estimate_is_one_collective_and_moves_nothing_but_alpha(monkeypatch):
-    monkeypatch.setattr("codauc.online.SAMPLES", 0)  # without a first look at labels
+    monkeypatch.setattr("codauc.algorithm.unknown_ratio.SAMPLES", 0)
     seen = []
 
     def work(group):

@@ -19,8 +19,8 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 from torch import nn
 
-import codauc.estimator
-from codauc.estimator import AUCClassifier
+import codauc.integrations.estimator
+from codauc.integrations.estimator import AUCClassifier
 from codauc.models import MLP, ConvNet
 
 STEPS = 40  # after a warm start of 17; the default's 1000 and more pass too, in minutes
@@ -366,9 +366,9 @@ def test_without_scikit_learn_it_says_what_to_install(monkeypatch):
         return real(name, *args)
 
     monkeypatch.setattr(builtins, "__import__", refuse)
-    monkeypatch.delitem(sys.modules, "codauc.estimator")
+    monkeypatch.delitem(sys.modules, "codauc.integrations.estimator")
     with pytest.raises(ImportError, match=r"pip install 'codauc\[sklearn\]'"):
-        importlib.import_module("codauc.estimator")
+        importlib.import_module("codauc.integrations.estimator")
 
 
 def test_workers_without_validation_calibrate_on_all_training_data(data):

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from codauc import metrics
-from codauc.evaluation import evaluate, predict
+from codauc.metrics import evaluate, predict
 from codauc.models import MLP, ConvNet
 
 

@@ -8,7 +8,8 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 import codauc
-from codauc.flat import Entry, FlatState, entries_of, view_like
+from codauc.algorithm._large_pages import empty_vector
+from codauc.algorithm.flat_state import Entry, FlatState, entries_of, view_like
 
 
 def flatten(model, groups=None):
@@ -230,7 +231,7 @@ def test_a_models_own_loss_parameters_do_not_collide_with_the_losss():
     model.loss.alpha = nn.Parameter(torch.full((1,), 5.0))
     loss = codauc.MinMaxAUCLoss(pos_ratio=0.5)
     opt = codauc.PPDSG(model, loss, lr=0.5, gamma=float("inf"))
-    for parameter in [*model.parameters(), *loss.parameters()]:
+    for parameter in [*model.parameters(), loss.sums]:
         parameter.grad = torch.zeros_like(parameter)
     model.loss.alpha.grad += 1.0
     opt.step()
@@ -281,3 +282,15 @@ def test_entry_reads_what_its_owner_holds_now():
     entry = Entry("weight", "weight", 0, model, "weight")
     model.weight = nn.Parameter(torch.ones(1, 2))
     assert entry.tensor is model.weight
+
+
+def test_vectors_in_large_pages_are_torch_s_own_but_for_their_pages():
+    for size in (0, 3, 2**20 + 5):
+        vector = empty_vector(size, torch.float64, torch.device("cpu"))
+        plain = torch.empty(size, dtype=torch.float64)
+        assert (vector.shape, vector.dtype, vector.stride()) == (
+            plain.shape,
+            plain.dtype,
+            plain.stride(),
+        )
+        assert torch.equal(vector.fill_(2.0), plain.fill_(2.0))

@@ -11,9 +11,9 @@ from sklearn.metrics import roc_auc_score
 from torch import nn
 
 import codauc
-from codauc.evaluation import evaluate, group_auc
-from codauc.group import LocalGroup
-from codauc.metrics import auc_interval
+from codauc.metrics.auc_values import auc_interval
+from codauc.metrics.evaluation import evaluate, group_auc
+from codauc.workers import LocalGroup
 
 SEEDED = settings(derandomize=True, deadline=None, max_examples=60)
 

@@ -5,7 +5,6 @@ import pickle
 import struct
 import subprocess
 import sys
-import time
 import zlib
 
 import numpy as np
@@ -373,10 +372,8 @@ def test_a_million_paths_are_small_and_pickle_at_once():
     names = (f"train/n{i % 1000:08d}/n{i % 1000:08d}_{i}.JPEG" for i in range(1_000_000))
     files = ImageFiles(Paths(names, "/images"))
     part = files.take(torch.arange(0, 1_000_000, 2))
-    begin = time.perf_counter()
     stored = pickle.dumps(part, protocol=5)
     again = pickle.loads(stored)
-    assert time.perf_counter() - begin < 1  # milliseconds; a list of strings takes seconds
     assert len(stored) < 60e6
     assert part._paths is files._paths
     assert again.path(499_999) == "/images/train/n00000998/n00000998_999998.JPEG"

@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+from itertools import product
 
 import pytest
 import torch
@@ -10,15 +11,21 @@ from hypothesis import strategies as st
 from torch import nn
 
 from codauc import MinMaxAUCLoss
-from codauc.objective import objective
+from codauc.algorithm.objective import objective
 
 
 def make(tasks=1, link="sigmoid", margin=1.0, pos_ratio=None):
     loss = MinMaxAUCLoss(pos_ratio or [0.1, 0.4, 0.8][:tasks], link=link, margin=margin).double()
-    with torch.no_grad():
-        for parameter in loss.parameters():
-            parameter.normal_()
+    for tensor in (loss.a, loss.b, loss.alpha):
+        tensor.normal_()
     return loss
+
+
+def all_gradients(loss, logits, labels, scale=1):
+    """In the logits, in a and b, and in alpha, of one backward pass."""
+    logits.grad = loss.sums.grad = None
+    (scale * loss(logits, labels)).backward()
+    return [logits.grad, *loss.slopes()[:2]]
 
 
 def batch(size=9, tasks=1):
@@ -32,20 +39,60 @@ def batch(size=9, tasks=1):
 def test_loss_and_all_gradients_equal_autograd_through_the_formula(link, seed, size, tasks, margin):
     torch.manual_seed(seed)
     loss, (logits, labels) = make(tasks, link, margin), batch(size, tasks)
-    leaves = [logits, loss.a, loss.b, loss.alpha]
-    mine = torch.autograd.grad(loss(logits, labels), leaves)
+    mine = all_gradients(loss, logits, labels)
+    leaves = [logits, *(t.clone().requires_grad_() for t in (loss.a, loss.b, loss.alpha))]
     h = logits.sigmoid() if link == "sigmoid" else logits
     p = torch.tensor([0.1, 0.4, 0.8][:tasks], dtype=torch.float64)
-    value = objective(h, labels, loss.a, loss.b, loss.alpha, p, margin).mean(0).sum()
+    value = objective(h, labels, leaves[1:], p, margin).mean(0).sum()
     assert abs(value - loss(logits, labels)) < 1e-12
-    for one, other in zip(mine, torch.autograd.grad(value, leaves), strict=True):
+    z, a, b, alpha = torch.autograd.grad(value, leaves, create_graph=True)
+    for one, other in zip(mine, (z, torch.stack((a, b)), alpha), strict=True):
         assert (one - other).abs().max() < 1e-12
+    for one, (first, leaf) in zip(
+        loss.slopes().curvatures, ((a, leaves[1]), (b, leaves[2])), strict=True
+    ):
+        (other,) = torch.autograd.grad(first.sum(), leaf, retain_graph=True)
+        assert (one - other).abs().max() < 1e-12
+
+
+def test_numbers_that_are_read_give_what_tensors_that_are_not_give(monkeypatch):
+    for link, dtype, ratio in product(
+        ("sigmoid", "identity"), (torch.float32, torch.float64), (0.1, None)
+    ):
+        loss = MinMaxAUCLoss(ratio, link=link).to(dtype)
+        for tensor in (loss.a, loss.b, loss.alpha):
+            tensor.normal_()
+        logits, labels = batch(size=200)
+        logits = logits.detach().to(dtype).requires_grad_()
+        other = copy.deepcopy(loss)
+        mine = [loss(logits, labels), *all_gradients(loss, logits, labels)]
+        with monkeypatch.context() as patch:
+            patch.setattr("codauc.algorithm.loss.are_readable", lambda *_: False)
+            theirs = [other(logits, labels), *all_gradients(other, logits, labels)]
+        for one, two in zip(mine, theirs, strict=True):
+            assert one.dtype == two.dtype
+            assert one.shape == two.shape
+            assert (one - two).abs().max() < (1e-6 if dtype == torch.float32 else 1e-14)
+        assert torch.equal(loss.seen, other.seen)
+
+
+@pytest.mark.parametrize(("dtype", "value"), [(torch.float32, 1e30), (torch.float64, 1e200)])
+@pytest.mark.parametrize("name", ["a", "b", "alpha"])
+def test_numbers_that_overflow_are_infinite_and_no_error(name, dtype, value):
+    loss = MinMaxAUCLoss(pos_ratio=0.1, link="identity").to(dtype)
+    getattr(loss, name).fill_(value)
+    logits, labels = batch(4)
+    logits = logits.detach().to(dtype).requires_grad_()
+    assert not loss(logits, labels).isfinite()
+    for exponent in range(30, 78):  # beyond float32 in one term and not in another
+        getattr(loss, name).fill_(2 ** (exponent / 1.2))
+        loss(logits, labels).backward()
 
 
 def test_gradient_scales_with_what_comes_from_above():
     loss, (logits, labels) = make(), batch()
-    plain = torch.autograd.grad(loss(logits, labels), [logits, loss.a, loss.b, loss.alpha])
-    scaled = torch.autograd.grad(3 * loss(logits, labels), [logits, loss.a, loss.b, loss.alpha])
+    plain = all_gradients(loss, logits, labels)
+    scaled = all_gradients(loss, logits, labels, scale=3)
     for one, other in zip(plain, scaled, strict=True):
         assert torch.allclose(3 * one, other, atol=1e-15)
 
@@ -62,7 +109,8 @@ def test_tasks_are_as_if_alone():
                 getattr(alone, name).copy_(getattr(together, name)[task])
         parts.append(alone(logits[:, task], labels[:, task]))
         parts[-1].backward()
-        assert torch.allclose(alone.alpha.grad[0], together.alpha.grad[task], atol=1e-15)
+        for one, other in zip(alone.slopes(), together.slopes(), strict=True):
+            assert torch.allclose(one[..., 0], other[..., task], atol=1e-15)
     assert torch.allclose(total, sum(parts), atol=1e-14)
 
 
@@ -135,7 +183,21 @@ def test_values_are_checked_again_only_where_asked():
         MinMaxAUCLoss(pos_ratio=0.5)(bad, labels)
 
 
-# Arrays in the place of tensors
+def test_no_other_optimizer_finds_a_b_and_alpha_to_descend_in():
+    loss = MinMaxAUCLoss(pos_ratio=0.5)
+    assert list(loss.parameters()) == []
+    assert {"a", "b", "alpha"} <= loss.state_dict().keys()
+
+
+def test_a_loss_that_was_first_used_in_inference_mode_can_be_trained():
+    with torch.inference_mode():
+        loss = MinMaxAUCLoss(pos_ratio=0.5).double()
+        loss(torch.zeros(2), torch.tensor([0, 1]))
+    loss(torch.zeros(2, requires_grad=True), torch.tensor([0, 1])).backward()
+    assert loss.sums.grad.tolist() == [[0.5, 0.5, 0.25, 0.25]]
+
+
+# Copies, and unusual tensors
 
 
 def moved(loss):
@@ -159,27 +221,6 @@ def test_labels_are_counted_in_the_loss_that_is_used(change, tasks):
     assert other.seen.tolist() == [[32] * tasks, [0] * tasks]
 
 
-@pytest.mark.parametrize("tasks", [1, 3])
-@pytest.mark.parametrize("link", ["sigmoid", "identity"])
-def test_arrays_and_tensors_give_the_same(tasks, link, monkeypatch):
-    torch.manual_seed(0)
-    shape = (16,) if tasks == 1 else (16, tasks)
-    logits, labels = torch.randn(shape, dtype=torch.float64), torch.rand(shape) < 0.4
-    found = []
-    for arrays in (True, False):
-        monkeypatch.setattr("codauc.loss._values_at_hand", lambda *_, a=arrays: a)
-        loss = MinMaxAUCLoss(pos_ratio=[0.3] * tasks, link=link).double()
-        with torch.no_grad():
-            for parameter, value in zip(loss.parameters(), (0.3, -0.2, 0.5), strict=True):
-                parameter.fill_(value)
-        z = logits.clone().requires_grad_()
-        value = loss(z, labels)
-        found.append([value, *torch.autograd.grad(3 * value, [z, *loss.parameters()])])
-    for one, other in zip(*found, strict=True):
-        assert one.shape == other.shape
-        assert (one - other).abs().max() < 1e-14
-
-
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("size", [1e4, 3e38])
 def test_large_finite_logits_are_no_error_and_no_warning(size):
@@ -188,7 +229,7 @@ def test_large_finite_logits_are_no_error_and_no_warning(size):
         MinMaxAUCLoss(pos_ratio=0.5, link=link)(logits, torch.tensor([1, 0, 0])).backward()
 
 
-def test_what_cannot_be_an_array_goes_through_tensors():
+def test_half_precision_negative_views_and_batched_gradients_are_taken_as_they_are():
     labels = torch.tensor([1, 0, 0])
     loss = MinMaxAUCLoss(pos_ratio=0.5).bfloat16()
     assert loss(torch.zeros(3, dtype=torch.bfloat16), labels).dtype == torch.bfloat16

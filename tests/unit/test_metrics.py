@@ -1,6 +1,8 @@
 """AUC is exact, and its interval covers."""
 
 import math
+import subprocess
+import sys
 from fractions import Fraction
 from itertools import pairwise
 
@@ -12,16 +14,9 @@ from hypothesis import strategies as st
 from scipy.stats import rankdata
 from sklearn.metrics import roc_auc_score
 
-from codauc import metrics
-from codauc.metrics import (
-    auc,
-    auc_interval,
-    bin_counts,
-    binned_interval,
-    cut_points,
-    parts_for,
-    sorted_classes,
-)
+from codauc.metrics import auc, auc_interval, score_classes
+from codauc.metrics.binned_auc import bin_counts, binned_interval, cut_points, parts_for
+from codauc.metrics.score_classes import sorted_classes
 
 SEEDED = settings(derandomize=True, deadline=None)
 
@@ -214,7 +209,7 @@ def rankdata_of(scores, mask):
 
 def test_tensors_of_a_type_that_numpy_has_are_not_copied_to_a_wider_one():
     scores = torch.tensor([0.1, 0.4, 0.4, 0.8])
-    assert np.shares_memory(metrics._array("scores", scores), scores.numpy())
+    assert np.shares_memory(score_classes._array("scores", scores), scores.numpy())
 
 
 def coverage(shift, n_pos, n_neg, truth, decimals=17, repeats=1500):
@@ -438,3 +433,12 @@ def test_classes_are_sorted_and_keep_their_numbers():
 def test_tolerance_is_between_0_and_a_half(tolerance):
     with pytest.raises(ValueError, match=r"tolerance=.*: expected a number > 0 and < 0.5; use for"):
         parts_for(tolerance)
+
+
+def test_the_package_names_everything_and_needs_no_torch_for_it():
+    code = (
+        "import sys, codauc.metrics as metrics\n"
+        "assert 'torch' not in sys.modules\n"
+        "assert all(getattr(metrics, name) for name in metrics.__all__)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, timeout=60)

@@ -289,12 +289,18 @@ def test_making_networks_changes_nothing_global_but_the_random_state():
     assert (torch.get_default_dtype(), torch.get_num_threads()) == (dtype, threads)
 
 
-def make_model(width):
+called = []
+
+
+def make_model(width=1):
+    called.append(width)
     return nn.Linear(width, 1)
 
 
-def raise_it(error):
-    raise error
+class Raising(nn.Module):
+    def __init__(self, error):
+        super().__init__()
+        raise error
 
 
 class Holder:
@@ -317,7 +323,6 @@ def here(monkeypatch):
 
 
 def test_an_import_path_makes_networks_of_ones_own(here):
-    assert build(f"{here}:make_model", width=4).in_features == 4
     assert type(build(f"{here}:Holder.Net")) is Holder.Net
     assert build("torch.nn:Linear", in_features=2, out_features=1).out_features == 1
 
@@ -330,24 +335,29 @@ def test_an_argument_may_be_called_name():
 @pytest.mark.parametrize(
     ("path", "message"),
     [
-        ("Holder.instance", "is an object of type Identity: expected a class or function"),
-        ("Holder.number", "is an object of type int: expected a class or function"),
-        ("Holder.not_a_module", r"returned int: expected a torch.nn.Module"),
+        ("Holder.instance", "is an object of type Identity: expected a class, a torch.nn.Module"),
+        ("Holder.number", "is an object of type int: expected a class, a torch.nn.Module"),
+        ("Holder.not_a_module", "is an object of type staticmethod: expected a class"),
+        ("Holder", "is the class Holder: expected a class, a torch.nn.Module"),
+        ("torch.nn.Linear", "leads through a module: expected"),
+        ("make_model.__globals__", "leads through a function: expected"),
         ("Holder.Nett", "'their_models' has no 'Holder.Nett'"),
-        ("make_model", "could not be made with no arguments: .*'width'"),
+        ("make_model", "is an object of type function: expected a class"),
+        ("Raising", "could not be made with no arguments: .*'error'"),
         ("", "'their_models' has no ''"),
     ],
 )
 def test_wrong_import_paths_say_what_is_there(here, path, message):
     with pytest.raises(ValueError, match=message):
         build(f"{here}:{path}")
+    assert not called
 
 
 @pytest.mark.parametrize("kind", [RuntimeError, KeyError, OSError, ValueError, AssertionError])
 def test_what_a_maker_raises_becomes_a_value_error_with_its_cause(here, kind):
-    message = rf"model='{here}:raise_it' could not be made .*{kind.__name__}: .*no luck"
+    message = rf"model='{here}:Raising' could not be made .*{kind.__name__}: .*no luck"
     with pytest.raises(ValueError, match=message) as caught:
-        build(f"{here}:raise_it", error=kind("no luck"))
+        build(f"{here}:Raising", error=kind("no luck"))
     assert type(caught.value.__cause__) is kind
 
 
@@ -359,7 +369,7 @@ def test_a_maker_of_torch_that_fails_is_named():
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
 def test_what_ends_the_program_passes(here, kind):
     with pytest.raises(kind):
-        build(f"{here}:raise_it", error=kind())
+        build(f"{here}:Raising", error=kind())
 
 
 @pytest.mark.parametrize("path", ["no.such.module:Net", ":Net", ".relative:Net"])

@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from codauc.objective import gradients, objective, pairwise_loss, positives, saddle_point
+from codauc.algorithm.objective import gradients, objective, pairwise_loss, positives, saddle_point
 
 reals = st.floats(-3, 3, allow_nan=False, width=64)
 margins = st.floats(0.1, 3)
@@ -31,7 +31,7 @@ def pairs(scores, labels, margin):
 def test_saddle_value_equals_pairwise_square_loss(sample, margin):
     scores, labels = sample
     p = labels.double().mean().item()
-    value = objective(scores, labels, *saddle_point(scores, labels), p, margin).mean()
+    value = objective(scores, labels, saddle_point(scores, labels), p, margin).mean()
     expected = pairs(scores, labels, margin)
     assert abs(margin**2 + value / (p * (1 - p)) - expected) < 1e-12 * max(
         1, expected / (p * (1 - p))
@@ -43,7 +43,7 @@ def test_saddle_value_equals_pairwise_square_loss(sample, margin):
 def test_saddle_value_on_scores_in_the_unit_interval_is_exact_to_1e12(sample, margin):
     scores, labels = sample
     p = labels.double().mean().item()
-    value = objective(scores, labels, *saddle_point(scores, labels), p, margin).mean()
+    value = objective(scores, labels, saddle_point(scores, labels), p, margin).mean()
     assert abs(margin**2 + value / (p * (1 - p)) - pairs(scores, labels, margin)) < 1e-12
 
 
@@ -52,9 +52,9 @@ def test_saddle_point_is_a_minimum_in_a_b_and_a_maximum_in_alpha(sample, da, db,
     scores, labels = sample
     p = labels.double().mean().item()
     a, b, alpha = saddle_point(scores, labels)
-    best = objective(scores, labels, a, b, alpha, p, margin).mean()
-    assert objective(scores, labels, a + da, b + db, alpha, p, margin).mean() >= best - 1e-12
-    assert objective(scores, labels, a, b, alpha + dalpha, p, margin).mean() <= best + 1e-12
+    best = objective(scores, labels, (a, b, alpha), p, margin).mean()
+    assert objective(scores, labels, (a + da, b + db, alpha), p, margin).mean() >= best - 1e-12
+    assert objective(scores, labels, (a, b, alpha + dalpha), p, margin).mean() <= best + 1e-12
 
 
 @given(samples(bounded=False), reals, reals, reals, st.floats(0.01, 0.99), margins)
@@ -62,8 +62,10 @@ def test_closed_form_gradients_equal_autograd(sample, a, b, alpha, p, margin):
     scores, labels = sample
     leaves = [scores, *(torch.full_like(scores, value) for value in (a, b, alpha))]
     leaves = [leaf.clone().requires_grad_() for leaf in leaves]
-    objective(leaves[0], labels, *leaves[1:], p, margin).sum().backward()
-    for leaf, closed in zip(leaves, gradients(scores, labels, a, b, alpha, p, margin), strict=True):
+    objective(leaves[0], labels, leaves[1:], p, margin).sum().backward()
+    for leaf, closed in zip(
+        leaves, gradients(scores, labels, (a, b, alpha), p, margin), strict=True
+    ):
         assert (leaf.grad - closed).abs().max() < 1e-12
 
 

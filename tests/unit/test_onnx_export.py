@@ -14,10 +14,10 @@ from torch import nn
 import codauc
 from codauc.data import read_table
 from codauc.data.tables.encoder import Category, Encoder, Number, Target
-from codauc.models.build import build
-from codauc.onnx_export import _TableInputs, export_onnx
-from codauc.ranking import Calibration
-from codauc.saved import Saved, load_model, save_model
+from codauc.metrics.calibration import Calibration
+from codauc.models.model_file import Saved, load_model, save_model
+from codauc.models.onnx_export import _TableInputs, export_onnx
+from codauc.models.registry import build
 
 pa = pytest.importorskip("pyarrow")
 pytest.importorskip("onnxscript", reason="ONNX files are an extra")
@@ -294,7 +294,7 @@ BAD = {
     "a negative side": (small(), (3, -1), "a side of shape=-1: expected an integer >= 1"),
     "a number": (small(), 3, r"shape=3: expected a sequence of integers; write \[3\]"),
     "an empty shape": (small(), (), r"shape=\(\): expected \(channels, height, width\)"),
-    "another shape": (small(), (3,), r"inputs made from x \[N, 3\]: .* 2 numbers a sample"),
+    "another shape": (small(), (3,), r"inputs made from x \[N, 3\]: .* 2 numbers per sample"),
     "small images": (Saved(build("convnet"), None), (1, 4, 4), "H, W >= 8; use larger images"),
     "a shape for a table": (table_of("mlp", inputs=4), (4,), "expected none, since its encoder"),
     "another table": (
@@ -335,3 +335,16 @@ def test_a_missing_package_is_an_error_that_says_how_to_get_it(name, tmp_path, m
     with pytest.raises(ValueError, match=rf"needs {name}, .*pip install 'codauc\[onnx\]'"):
         export_onnx(small(), tmp_path / "net.onnx", shape=(2,))
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+def test_a_model_whose_scores_are_no_numbers_is_refused(number, tmp_path):
+    model = nn.Linear(2, 1)
+    with torch.no_grad():
+        model.bias.fill_(number)
+    with pytest.raises(ValueError, match="bias has numbers that are not finite"):
+        export_onnx(Saved(model, None), tmp_path / "m.onnx", shape=(2,))
+    assert not (tmp_path / "m.onnx").exists()
+    saved = Saved(nn.Linear(2, 1), None, Calibration(1e308, 0.0))
+    with pytest.raises(ValueError, match="calibration has numbers that are not finite"):
+        export_onnx(saved, tmp_path / "m.onnx", shape=(2,))

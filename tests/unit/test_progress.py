@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from codauc import progress as module
-from codauc.progress import Progress
+from codauc._internal import progress as module
+from codauc._internal.progress import Progress
 
 
 class Terminal(io.StringIO):

@@ -9,14 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from codauc.config import CommunicationSettings, Recipe, RecipeSettings, RunSettings
-from codauc.metrics import auc
+from codauc.metrics.auc_difference import paired_auc_difference
+from codauc.metrics.auc_values import auc
+from codauc.metrics.calibration import Calibration, average_precision, calibrate
 from codauc.models import TabularNet
-from codauc.models.pieces import Pieces, edges_of
-from codauc.paired import paired_auc_difference
-from codauc.ranking import Calibration, average_precision, calibrate
-from codauc.recipes import Facts, factor_of, plan, resolve
-from codauc.selection import Selection
+from codauc.models.piecewise import Pieces, edges_of
+from codauc.runs.settings import CommunicationSettings, Recipe, RecipeSettings, RunSettings
+from codauc.training.model_choice import ModelChoice
+from codauc.training.recipe import Facts, factor_of, plan, resolve
 
 TABLE = Facts(10_000, 500, images=False)
 
@@ -97,13 +97,13 @@ def test_unknown_names_in_a_file_are_refused():
 
 def offers(rule, aucs_and_scores, labels):
     model = nn.Linear(1, 1, bias=False)
-    selection = Selection(model, rule)
+    choice = ModelChoice(model, rule)
     for step, (value, scores) in enumerate(aucs_and_scores, 1):
         nn.init.constant_(model.weight, float(step))
-        selection.offer(step, value, scores, labels)
-    selection.restore()
-    assert model.weight.item() == selection.step
-    return selection.step
+        choice.offer(step, value, scores, labels)
+    choice.restore()
+    assert model.weight.item() == choice.state.step
+    return choice.state.step
 
 
 def looks(shifts, labels, seed=0):

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from codauc import schedules, theory
-from codauc.schedules import Stage
+from codauc.algorithm import schedules, theory
+from codauc.algorithm.schedules import Stage
 
 SEEDED = settings(derandomize=True, deadline=None)
 

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from codauc.snapshot import pack, unpack
+from codauc._internal.archive import pack, unpack
 
 SIMPLE = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
 TENSORS = st.builds(

@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 from PIL import Image
 
 import codauc
-from codauc.config import DataSettings
 from codauc.data import Split, read_table
+from codauc.data.data_settings import DataSettings
 from codauc.data.opening import open_data, open_whole
 from codauc.data.rows import as_rows
 from codauc.data.splits import PARTS
-from codauc.group import LocalGroup
+from codauc.workers import LocalGroup
 
 
 @given(

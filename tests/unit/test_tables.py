@@ -16,8 +16,14 @@ from hypothesis import strategies as st
 from sklearn.preprocessing import StandardScaler
 
 import codauc
-from codauc.data import Batches, Encoder, Rows, read_table
-from codauc.data.tables.summary import Moments
+from codauc.data import Batches, Encoder, Rows, Split, read_table
+from codauc.data.rows import as_rows
+from codauc.data.splits import PARTS
+from codauc.data.tables.column_roles import TableRequest
+from codauc.data.tables.column_statistics import Moments
+from codauc.data.tables.columnar_files import ParquetTable
+from codauc.data.tables.csv_files import CSVTable
+from codauc.data.tables.reader import read_parts
 from codauc.models import TabularNet
 
 CITIES = ["Bonn", "Köln", "Ulm", None]
@@ -211,7 +217,7 @@ def shares(source, workers, **options):
 @pytest.mark.parametrize("large", [False, True])
 def test_shares_are_even_disjoint_and_complete(workers, suffix, large, tmp_path, monkeypatch):
     if large:  # a worker then reads blocks of its own
-        monkeypatch.setattr("codauc.data.tables.sources.LARGE", 0)
+        monkeypatch.setattr("codauc.data.tables.table_sources.LARGE", 0)
     path = write(frame(1000), tmp_path, suffix)
     parts = shares(path, workers, seed=3)
     whole = read_table(path, "ill", positive="yes")
@@ -235,16 +241,16 @@ def test_the_seed_decides_who_gets_what(tmp_path):
 
 
 def test_a_worker_reads_only_its_own_row_groups(tmp_path, monkeypatch):
-    monkeypatch.setattr("codauc.data.tables.sources.LARGE", 0)
+    monkeypatch.setattr("codauc.data.tables.table_sources.LARGE", 0)
     path = write(frame(1000), tmp_path, ".parquet")
     read = []
-    original = codauc.data.tables.files.ParquetTable.read
+    original = codauc.data.tables.columnar_files.ParquetTable.read
 
     def spy(self, columns, block=None):
         read.append(block)
         return original(self, columns, block)
 
-    monkeypatch.setattr("codauc.data.tables.files.ParquetTable.read", spy)
+    monkeypatch.setattr("codauc.data.tables.columnar_files.ParquetTable.read", spy)
     shares(path, 4)
     groups = -(-1000 // 37)
     assert len(read) <= groups + 3  # at most one row group is divided between two workers
@@ -343,7 +349,7 @@ def test_an_uncompressed_npz_is_mapped_and_not_read(tmp_path):
 @pytest.mark.parametrize("workers", [2, 3, 16])
 def test_shares_of_an_array_are_disjoint_and_complete(workers, large, tmp_path, monkeypatch):
     if large:
-        monkeypatch.setattr("codauc.data.tables.sources.LARGE", 0)
+        monkeypatch.setattr("codauc.data.tables.table_sources.LARGE", 0)
         monkeypatch.setattr("codauc.data.rows.BLOCK", 160)
     arrays(tmp_path)
 
@@ -493,7 +499,7 @@ def test_numbers_of_any_size_are_standardised(scale):
 
 
 def test_a_date_that_is_missing_at_first_keeps_its_minutes(monkeypatch):
-    monkeypatch.setattr("codauc.data.tables.files._CELLS", 1)  # batches of 1024 rows
+    monkeypatch.setattr("codauc.data.tables.columnar_files._CELLS", 1)  # batches of 1024 rows
     when = pd.Timestamp("2024-03-01") + pd.to_timedelta(np.arange(2000), unit="s")
     data = pd.DataFrame({"when": [*[pd.NaT] * 1500, *when], "y": np.arange(3500) % 2})
     assert len(read_table(data, "y").x[1500:, 0].unique()) == 2000
@@ -659,7 +665,7 @@ def test_what_hardly_varies_stays_small():
 @pytest.mark.parametrize("memory", [0, 1 << 20])
 def test_values_of_other_sizes_may_come_late(memory, monkeypatch):
     """The first batch is of p-values near 1e-55, the next of ordinary ones."""
-    monkeypatch.setattr("codauc.data.tables.files._CELLS", 1)
+    monkeypatch.setattr("codauc.data.tables.columnar_files._CELLS", 1)
     rng = np.random.default_rng(0)
     values = np.r_[10.0 ** -np.linspace(60, 50, 2000), rng.random(3000), 1e149]
     data = pd.DataFrame(
@@ -764,3 +770,88 @@ def test_an_empty_line_of_a_single_column_is_a_row(tmp_path):
     encoder = read_table(pd.DataFrame({"a": [1.0, None] * 20, "y": [0, 1] * 20}), "y").encoder
     (tmp_path / "new.csv").write_text("a\n1\n\n3\n")
     assert len(read_table(tmp_path / "new.csv", encoder=encoder).x) == 3
+
+
+@pytest.fixture
+def passes(monkeypatch):
+    """The columns of each pass over a CSV or Parquet file, in order."""
+    found = []
+    for kind in (CSVTable, ParquetTable):
+        read = kind.read
+
+        def counted(table, columns, block=None, read=read):
+            if not block:
+                found.append(sorted(columns))
+            return read(table, columns, block)
+
+        monkeypatch.setattr(kind, "read", counted)
+    return found
+
+
+SPLIT = Split(test=0.2, validation=0.1, seed=3)
+
+
+def all_parts(path, workers=1, **options):
+    request = TableRequest(target="ill", positive="yes", split=SPLIT, **options)
+    return codauc.launch(
+        lambda group: read_parts(path, request, PARTS, group), workers=workers, simulate=True
+    )
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".csv.gz"])
+@pytest.mark.parametrize("workers", [1, 3])
+def test_a_csv_is_read_once_for_all_parts_and_all_workers_of_a_process(
+    suffix, workers, tmp_path, passes
+):
+    path = write(frame(), tmp_path, suffix)
+    all_parts(path, workers)
+    assert passes == [sorted(frame().columns)]
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_a_file_that_does_not_fit_is_read_twice(suffix, tmp_path, passes):
+    all_parts(write(frame(), tmp_path, suffix), memory=1000)
+    assert passes == [["ill"], sorted(frame().columns)]
+
+
+def test_a_zipped_file_that_turns_out_too_large_is_read_twice(tmp_path, passes):
+    path = write(frame(2000), tmp_path, ".csv.gz")
+    all_parts(path, memory=path.stat().st_size + 1000)
+    assert passes == [sorted(frame().columns)] * 2
+
+
+def test_a_csv_that_was_changed_is_read_again(tmp_path, passes):
+    path = write(frame(), tmp_path, ".csv")
+    first = all_parts(path)[0]["train"]
+    write(frame(seed=1), tmp_path, ".csv")
+    assert not torch.equal(all_parts(path)[0]["train"].x, first.x)
+    assert len(passes) == 2
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".csv.gz", ".parquet", ".arrow"])
+@pytest.mark.parametrize("memory", [0, 3000, 2**28])
+@pytest.mark.parametrize("workers", [1, 3])
+def test_parts_read_together_equal_parts_read_alone(suffix, memory, workers, tmp_path):
+    path = write(frame(), tmp_path, suffix)
+    found = all_parts(path, workers, memory=memory)
+    encoder = found[0]["train"].encoder
+    for part in PARTS:
+        known = None if part == "train" else encoder
+        alone = shares(path, workers, split=SPLIT, part=part, encoder=known, memory=memory)
+        for mine, other in zip((parts[part] for parts in found), alone, strict=True):
+            every = torch.arange(len(mine.rows))
+            assert torch.equal(as_rows(mine.x).gather(every), as_rows(other.x).gather(every))
+            assert torch.equal(mine.y, other.y)
+            assert torch.equal(mine.rows, other.rows)
+            assert mine.encoder == other.encoder
+            assert (mine.counts, mine.fingerprint) == (other.counts, other.fingerprint)
+
+
+@pytest.mark.parametrize("suffix", [".NPY", ".Npz"])
+def test_suffixes_of_arrays_may_be_in_capitals(suffix, tmp_path):
+    x = np.array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
+    path, labels = tmp_path / f"x{suffix}", [0, 1, 1]
+    with path.open("wb") as file:
+        np.savez(file, X=x, y=labels) if suffix == ".Npz" else np.save(file, x)
+    found = read_table(path, "y") if suffix == ".Npz" else read_table(path, np.array(labels))
+    assert (found.samples, found.positives) == (3, 2)

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from codauc import theory
+from codauc.algorithm import theory
 
 SEEDED = settings(derandomize=True, deadline=None)
 RATIOS = [0.03, 0.3, 0.5, 0.71, 0.9]

@@ -6,12 +6,14 @@ import torch
 from torch import nn
 
 import codauc
-from codauc.config import CommunicationSettings, DataSettings, RecipeSettings, RunSettings
+from codauc.data.data_settings import DataSettings
 from codauc.data.opening import open_data
-from codauc.making import settle
-from codauc.runs import RunFolder
-from codauc.trainer import fit
-from codauc.watching import Window
+from codauc.runs.directory import RunFolder
+from codauc.runs.settings import CommunicationSettings, RecipeSettings, RunSettings
+from codauc.training.build import resolve_settings
+from codauc.training.checkpoint_policy import RunControl
+from codauc.training.loop import fit
+from codauc.training.validation import Window
 
 
 @pytest.fixture(scope="module")
@@ -37,11 +39,12 @@ def settings_of(source, recipe=None, **communication):
 def test_the_watched_test_set_holds_nothing_out_and_chooses_nothing(source):
     settings = settings_of(source, recipe={"select": "last"}).with_changes("data", watch="test")
     opened = open_data(settings.data, codauc.launch(lambda group: group, simulate=True)[0])
-    assert opened.validation is opened.test
+    assert opened.validation is None
+    assert opened.watched is opened.test
     assert opened.train.samples + opened.test.samples == 600
     chosen = settings.with_changes("recipe", select="best")
     with pytest.raises(ValueError, match="must not choose the model"):
-        settle(chosen, opened, 1)
+        resolve_settings(chosen, opened, 1)
     without = settings.with_changes("data", test_fraction=0.0)
     with pytest.raises(ValueError, match="has no test set"):
         codauc.launch(lambda group: open_data(without.data, group), simulate=True)
@@ -73,9 +76,10 @@ def test_an_estimated_start_has_a_and_b_at_the_mean_scores(source):
     assert distance("zero") > 0.5
 
 
-def work(group, settings, wish=lambda _: False):
+def work(group, settings, **control):
     opened = open_data(settings.data, group)
-    trained = fit(settle(settings, opened, group.size), opened, group, wish=wish)
+    resolved = resolve_settings(settings, opened, group.size)
+    trained = fit(resolved, opened, group, control=RunControl(**control))
     weights = torch.cat([p.detach().flatten() for p in trained.model.parameters()])
     return weights, trained.records, trained.validation_auc, trained.interrupted, trained.steps
 
@@ -118,15 +122,15 @@ def test_data_parallel_is_one_message_a_step_and_workers_never_differ(source):
 
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("averages", ["weights", "gradients"])
-def test_a_wish_to_stop_ends_all_workers_at_the_same_step(workers, averages, source):
+def test_a_request_to_stop_ends_all_workers_at_the_same_step(workers, averages, source):
     calls = []
 
-    def wish(name):
+    def requested(name):
         calls.append(name)
         return name == "stop" and calls.count("stop") > 20
 
     settings = settings_of(source, workers=workers, sync_every=4, averages=averages)
-    results = run(settings, workers=workers, wish=wish)
+    results = run(settings, workers=workers, requested=requested)
     assert all(interrupted for *_, interrupted, _ in results)
     steps = {steps for *_, steps in results}
     assert len(steps) == 1
@@ -163,7 +167,7 @@ def test_without_validation_the_last_model_is_returned(source):
     assert (records, auc) == ([], None)
 
 
-def test_a_window_is_the_mean_of_the_models_since_the_last_look():
+def test_a_window_is_the_mean_of_the_models_since_the_last_evaluation():
     model, loss = nn.Linear(2, 1), codauc.MinMaxAUCLoss(pos_ratio=0.5)
     opt = codauc.PPDSG(model, loss, lr=0.1)
     window, seen = Window(opt), []

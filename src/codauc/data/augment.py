@@ -13,7 +13,7 @@ import torch
 from torch import Generator, Tensor
 from torch.nn.functional import pad
 
-from codauc.checks import known_arguments, real, whole
+from codauc._internal.checks import known_arguments, real, whole
 
 Part = Callable[[Tensor, Generator], Tensor]
 

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from codauc.checks import known_arguments, real, whole
-from codauc.data.binary import known_positives
+from codauc._internal.checks import known_arguments, real, whole
+from codauc._internal.random_streams import generator
+from codauc.data.binary_labels import known_positives
 from codauc.data.order import Balanced, Position, Shuffled, is_windowed
 from codauc.data.rows import DatasetRows, Rows, as_rows
-from codauc.data.seeds import generator
 
 Augmentation = Callable[[Tensor, torch.Generator], Tensor]
 Fetched = tuple[Tensor, Tensor, Position]

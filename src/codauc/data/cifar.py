@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from codauc.data.archives import File, Form, read_archive
-from codauc.data.images import Pixels
-from codauc.data.pickled import unpickled
+from codauc.data.labelled_images import Pixels
+from codauc.data.pickle_reader import unpickled
 
 _SHAPE = (3, 32, 32)
 _PIXELS = 3 * 32 * 32

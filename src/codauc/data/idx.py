@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from codauc.data.archives import File, find_file, read_files
-from codauc.data.images import Pixels
+from codauc.data.labelled_images import Pixels
 
 _SIDE = 28
 _FILES = tuple(

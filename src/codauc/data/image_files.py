@@ -15,7 +15,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from codauc.checks import known_arguments, real, whole
+from codauc._internal.checks import known_arguments, real, whole
+from codauc._internal.files import regular_file
 from codauc.data.rows import Rows
 
 if TYPE_CHECKING:
@@ -84,6 +85,10 @@ class ImageFiles(Rows):
     def path(self, index: int) -> str:
         """The absolute path of a sample's file."""
         return self._paths[int(self._rows[index])]
+
+    def name(self, index: int) -> str:
+        """The path of a sample's file as it was given, which holds wherever the directory is."""
+        return self._paths.name(int(self._rows[index]))
 
     def take(self, indices: Tensor) -> ImageFiles:
         """The samples of these numbers, in this order; the list of paths is shared, not copied."""
@@ -158,8 +163,11 @@ class Paths:
         return len(self._ends) - 1
 
     def __getitem__(self, index: int) -> str:
-        name = self._block[self._ends[index] : self._ends[index + 1]]
-        return os.path.join(self._root, os.fsdecode(name))
+        return os.path.join(self._root, self.name(index))
+
+    def name(self, index: int) -> str:
+        """A path as it was given."""
+        return os.fsdecode(self._block[self._ends[index] : self._ends[index + 1]])
 
 
 def _by_channel(name: str, value: Any, usual: tuple[float, ...]) -> tuple[float, ...]:
@@ -194,7 +202,7 @@ def _reading(path: str) -> Iterator[Image]:
         warnings.simplefilter("ignore")
         warnings.simplefilter("error", pillow.DecompressionBombWarning)
         try:
-            with pillow.open(path, formats=FORMATS) as image:
+            with pillow.open(regular_file(path), formats=FORMATS) as image:
                 _usable(image)
                 yield image
         # Broken files make Pillow raise errors of many kinds, from OSError to SyntaxError.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import os
 import re
+import stat
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import PurePath
@@ -14,9 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from codauc.checks import choice, real, whole
+from codauc._internal.checks import choice, real, whole
+from codauc._internal.files import regular_file
+from codauc._internal.random_streams import generator
 from codauc.data.image_files import ImageFiles, Paths
-from codauc.data.seeds import generator
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
 DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs"}
@@ -221,6 +223,8 @@ def _split(count: int, part: float, seed: int) -> tuple[Tensor, Tensor]:
 def _table(path: str, *columns: str) -> Iterator[tuple[str, ...]]:
     """For each row where it is, for messages, and its texts in these columns."""
     try:
+        if not stat.S_ISFIFO(os.stat(path).st_mode):  # a pipe will do, as it is read once
+            regular_file(path)
         with open(path, encoding="utf-8-sig", newline="") as file:
             first = file.readline()
             delimiter = _delimiter(first, columns)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
@@ -13,9 +12,11 @@ from weakref import WeakValueDictionary
 import torch
 from torch import Tensor
 
-from codauc.agreement import compare, together
-from codauc.config import DataSettings
-from codauc.data.any_images import (
+from codauc.data.binary_labels import thin_negatives
+from codauc.data.data_settings import DataSettings
+from codauc.data.dataset import DataSet, Part
+from codauc.data.fingerprint import Marks, file_marks, row_marks, total
+from codauc.data.image_sources import (
     SAMPLE,
     TABLES,
     NamedImages,
@@ -23,59 +24,19 @@ from codauc.data.any_images import (
     known_labels,
     read_images,
 )
-from codauc.data.binary import thin_negatives
 from codauc.data.rows import as_rows
 from codauc.data.shards import ShardCount, even_shards, skewed_shards
 from codauc.data.splits import PARTS, Split
-from codauc.data.tables import Encoder, Table, read_table
-from codauc.group import Group
-
-Told = Callable[[int], object]
-
-
-@dataclass(frozen=True)
-class Part:
-    """A worker's samples of one part; `rows` are their numbers in the source."""
-
-    x: Any
-    y: Tensor | None
-    rows: Tensor = field(repr=False)
-    counts: list[ShardCount]  # every worker's
-
-    @property
-    def samples(self) -> int:
-        """How many samples all workers have."""
-        return sum(count.samples for count in self.counts)
-
-    @property
-    def positives(self) -> int:
-        """How many of them are positive."""
-        return sum(count.positives for count in self.counts)
-
-
-@dataclass(frozen=True)
-class Opened:
-    """The parts of a source, and what is known of it."""
-
-    train: Part
-    validation: Part | None
-    test: Part | None
-    positive: tuple[str, ...]
-    negative: tuple[str, ...]
-    encoder: Encoder | None = None  # of a table or an array
-    shape: tuple[int, ...] = ()  # of an image: channels, height, width
-
-    def network(self) -> tuple[str, dict[str, Any]]:
-        """The name of a network that fits, and the arguments it cannot do without."""
-        if self.shape:
-            return "convnet", {"in_channels": self.shape[0]}
-        assert self.encoder is not None
-        return "tabular", self.encoder.network()
+from codauc.data.tables import Encoder, read_table
+from codauc.data.tables.column_roles import Progress, TableRequest
+from codauc.data.tables.reader import read_parts
+from codauc.workers.agreement import compare, together
+from codauc.workers.group import Group
 
 
 def open_data(
-    settings: DataSettings, group: Group, seed: int = 0, progress: Told | None = None
-) -> Opened:
+    settings: DataSettings, group: Group, seed: int = 0, progress: Progress | None = None
+) -> DataSet:
     """A worker's part of what `settings` name: a table, arrays, images in folders or archives.
 
     Which samples are for training, validation and testing is decided by `seed` and the labels, not
@@ -83,22 +44,20 @@ def open_data(
     """
     settings = replace(settings, source=_own(settings, group))
     if together(group, lambda: _is_table(settings), "start"):
-        return _watched(settings, _open_table(settings, group, seed, progress))
+        return _open_table(settings, group, seed, progress)
     for name in ("silo", "own"):
         if getattr(settings, name):
             raise ValueError(f"{name} with images: expected a table; leave it out.")
-    return _watched(settings, _openread_images(settings, group, seed))
+    return _open_images(settings, group, seed)
 
 
-def _watched(settings: DataSettings, opened: Opened) -> Opened:
-    """With the test set in the place of the validation set, if that is to be watched."""
-    if settings.watch != "test":
-        return opened
-    if opened.test is None:
+def _with_watched(settings: DataSettings, found: DataSet) -> DataSet:
+    """The data set, if it has the part that is to be evaluated during training."""
+    if settings.watch == "test" and found.test is None:
         raise ValueError(
-            f"watch=test: {settings.source} has no test set; expected --test or --test-fraction."
+            f"watch=test: {settings.source} has no test set; expected test or test_fraction."
         )
-    return replace(opened, validation=opened.test)
+    return found
 
 
 def _own(settings: DataSettings, group: Group) -> str:
@@ -106,11 +65,11 @@ def _own(settings: DataSettings, group: Group) -> str:
 
 
 def open_whole(
-    settings: DataSettings, group: Group, encoder: Encoder | None, progress: Told | None = None
+    settings: DataSettings, group: Group, encoder: Encoder | None, progress: Progress | None = None
 ) -> Part:
     """All samples of a source as one part, read as in training; archives give their test images."""
     if _is_table(settings):
-        table = read_table(
+        return read_table(
             settings.source,
             settings.target,
             positive=None,
@@ -121,11 +80,10 @@ def open_whole(
             drop=settings.drop,
             progress=progress,
         )
-        return _part(table)
     images = together(group, lambda: read_images(settings, labelled=False), "start")
     x, y = (images.x, images.y) if images.test_x is None else (images.test_x, images.test_y)
     labels = known_labels(settings, y, images.classes)
-    return _share(x, labels, torch.arange(len(x)), group, settings, seed=0)
+    return _share(x, labels, torch.arange(len(x)), _Deal(group))
 
 
 def _known(encoder: Encoder | None, settings: DataSettings) -> Encoder:
@@ -165,68 +123,66 @@ def _split(settings: DataSettings, seed: int, *, own_test: bool) -> Split | None
     return Split(test, settings.validation, seed)
 
 
-def _open_table(settings: DataSettings, group: Group, seed: int, progress: Told | None) -> Opened:
+def _open_table(
+    settings: DataSettings, group: Group, seed: int, progress: Progress | None
+) -> DataSet:
     if settings.target is None:
         raise ValueError(
-            f"{settings.source} is a table: expected the name of its column of labels; give "
-            "--target COLUMN."
+            f"{settings.source} is a table: name its column of labels with target=COLUMN."
         )
     split = _split(settings, seed, own_test=settings.test is not None)
-    encoder: Encoder | None = None
-
-    def read(source: str, part: str, split: Split | None = None, *, own: bool) -> Table:
-        # an array's labels are a file or an array of its own
-        target = settings.target if encoder is None or source.endswith(".npy") else None
-        train = part == "train"
-        return read_table(
-            source,
-            target,
-            positive=settings.positive or None,
-            group=group,
-            seed=seed,
-            encoder=encoder,
-            categories=settings.categories if encoder is None else (),
-            drop=settings.drop if encoder is None else (),
-            keep_negatives=settings.keep_negatives if train else 1.0,
-            silo=settings.silo if train or split is not None else None,
-            skew=settings.skew if train else None,
-            own=own,
-            split=split,
-            part=part if split is not None else "train",
-            nan=settings.nan,
-            progress=progress,
-        )
-
-    train = read(settings.source, "train", split, own=settings.own)
-    encoder = train.encoder
-    parts: dict[str, Part] = {}
-    for part in PARTS[1:]:
-        if split is not None and getattr(split, part):
-            parts[part] = _part(read(settings.source, part, split, own=settings.own))
-    if settings.test is not None:
-        own = settings.own and "{rank}" in settings.test
-        source = settings.test.replace("{rank}", str(group.rank)) if own else settings.test
-        parts["test"] = _part(read(source, "test", own=own))
-        if parts["test"].y is None:
-            raise ValueError(
-                f"{settings.test} has no column {settings.target!r}: expected labels, to test."
-            )
-    return Opened(
-        _part(train),
-        parts.get("validation"),
-        parts.get("test"),
-        encoder.target.positive,
-        encoder.target.negative,
-        encoder,
-        (len(encoder.numbers), *encoder.shape) if encoder.shape else (),
+    request = TableRequest(
+        target=settings.target,
+        positive=settings.positive or None,
+        categories=settings.categories,
+        drop=settings.drop,
+        keep_negatives=settings.keep_negatives,
+        silo=settings.silo,
+        skew=settings.skew,
+        own=settings.own,
+        split=split,
+        seed=seed,
+        nan=settings.nan,
+        progress=progress,
     )
+    names = [
+        part for part in PARTS if part == "train" or (split is not None and getattr(split, part))
+    ]
+    parts = read_parts(settings.source, request, names, group)
+    if settings.test is not None:
+        parts["test"] = _own_test(settings, request, parts["train"].encoder, group)
+    found = DataSet.of_table(
+        parts["train"], parts.get("validation"), parts.get("test"), settings.watch
+    )
+    return _with_watched(settings, found)
 
 
-def _part(table: Table) -> Part:
-    return Part(table.x, table.y, table.rows, table.counts)
+def _own_test(
+    settings: DataSettings, request: TableRequest, encoder: Encoder | None, group: Group
+) -> Part:
+    """The test set that is a file of its own."""
+    source = str(settings.test)
+    own = settings.own and "{rank}" in source
+    request = TableRequest(
+        # an array's labels are a file or an array of its own
+        target=settings.target if source.endswith(".npy") else None,
+        positive=request.positive,
+        encoder=encoder,
+        own=own,
+        seed=request.seed,
+        nan=request.nan,
+        progress=request.progress,
+    )
+    source = source.replace("{rank}", str(group.rank)) if own else source
+    part = read_parts(source, request, ["train"], group)["train"]
+    if part.y is None:
+        raise ValueError(
+            f"{settings.test} has no column {settings.target!r}: expected labels, to test."
+        )
+    return part
 
 
-def _openread_images(settings: DataSettings, group: Group, seed: int) -> Opened:
+def _open_images(settings: DataSettings, group: Group, seed: int) -> DataSet:
     images = together(group, lambda: _read_once(settings, group), "start")
     labels = together(group, lambda: binary_labels(settings, images.y, images.classes), "start")
     compare(group, {"labels": labels, "source": len(images.x)}, torch.device("cpu"))
@@ -234,24 +190,29 @@ def _openread_images(settings: DataSettings, group: Group, seed: int) -> Opened:
     everything = torch.arange(len(labels))
     rows = {part: split.rows(labels, part) if split else everything for part in PARTS}
     kept = thin_negatives(labels[rows["train"]], settings.keep_negatives, seed)
-    train = _share(images.x, labels, rows["train"][kept], group, settings, seed, train=True)
+    deal = _Deal(group, seed)
+    skewed = _Deal(group, seed, settings.skew)
+    train = _marked(_share(images.x, labels, rows["train"][kept], skewed), images.marks)
     validation = test = None
     if settings.validation:
-        validation = _share(images.x, labels, rows["validation"], group, settings, seed)
+        validation = _marked(_share(images.x, labels, rows["validation"], deal), images.marks)
     if images.test_x is not None and images.test_y is not None:
         test_y = binary_labels(settings, images.test_y, images.classes)
-        test = _share(images.test_x, test_y, torch.arange(len(test_y)), group, settings, seed)
+        test = _share(images.test_x, test_y, torch.arange(len(test_y)), deal)
+        test = _marked(test, images.test_marks)
     elif split and split.test:
-        test = _share(images.x, labels, rows["test"], group, settings, seed)
+        test = _marked(_share(images.x, labels, rows["test"], deal), images.marks)
     positive = {str(images.classes[i]) for i in torch.unique(images.y[labels]).tolist()}
-    return Opened(
+    found = DataSet(
         train,
         validation,
         test,
         tuple(str(c) for c in images.classes if str(c) in positive),
         tuple(str(c) for c in images.classes if str(c) not in positive),
-        shape=tuple(as_rows(train.x).gather(torch.tensor([0])).shape[1:]),
+        tuple(as_rows(train.x).gather(torch.tensor([0])).shape[1:]),
+        settings.watch,
     )
+    return _with_watched(settings, found)
 
 
 _being_read: WeakValueDictionary[DataSettings, NamedImages] = WeakValueDictionary()
@@ -267,22 +228,25 @@ def _read_once(settings: DataSettings, group: Group) -> NamedImages:
     return found
 
 
-def _share(
-    x: Any,
-    labels: Tensor | None,
-    rows: Tensor,
-    group: Group,
-    settings: DataSettings,
-    seed: int,
-    *,
-    train: bool = False,
-) -> Part:
+@dataclass(frozen=True)
+class _Deal:
+    """How samples are dealt out to workers: evenly, or with labels skewed."""
+
+    group: Group
+    seed: int = 0
+    skew: float | None = None
+
+    def shards(self, labels: Tensor | None, rows: Tensor) -> list[Tensor]:
+        """Every worker's places in `rows`."""
+        if self.skew is not None and labels is not None:
+            return skewed_shards(labels[rows], self.group.size, self.skew, self.seed)
+        return even_shards(len(rows), self.group.size, self.seed)
+
+
+def _share(x: Any, labels: Tensor | None, rows: Tensor, deal: _Deal) -> Part:
     """A worker's share of the samples numbered in `rows`."""
-    if train and settings.skew is not None and labels is not None:
-        shards = skewed_shards(labels[rows], group.size, settings.skew, seed)
-    else:
-        shards = even_shards(len(rows), group.size, seed)
-    mine = rows[shards[group.rank]].sort().values
+    shards = deal.shards(labels, rows)
+    mine = rows[shards[deal.group.rank]].sort().values
     counts = [
         ShardCount(len(s), -1 if labels is None else int(labels[rows[s]].sum())) for s in shards
     ]
@@ -291,3 +255,15 @@ def _share(
     return Part(
         taken, None if labels is None else labels[mine], mine, counts if labels is not None else []
     )
+
+
+def _marked(part: Part, marks: Marks | None) -> Part:
+    """The part with its fingerprint; `marks` are those of all images as they were stored."""
+    rows = part.rows.numpy()
+    if marks is not None:
+        own = marks[rows]
+    elif isinstance(part.x, Tensor):
+        own = row_marks(part.x.numpy())
+    else:
+        own = file_marks(part.x, rows, part.samples)
+    return replace(part, fingerprint=total(rows, own))

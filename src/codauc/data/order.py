@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from codauc.data.seeds import generator
+from codauc._internal.random_streams import generator
 
 
 class Position(NamedTuple):

@@ -10,10 +10,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from codauc.checks import known_arguments, real, whole
-from codauc.data.binary import known_positives, one_kind
-from codauc.data.seeds import generator
-from codauc.group import Group, LocalGroup
+from codauc._internal.checks import known_arguments, real, whole
+from codauc._internal.random_streams import generator
+from codauc.data.binary_labels import known_positives, one_kind
+from codauc.workers.group import Group, LocalGroup
 
 
 @known_arguments

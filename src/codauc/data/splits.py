@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from codauc.checks import choice, real, whole
-from codauc.data.seeds import generator
+from codauc._internal.checks import choice, real, whole
+from codauc._internal.random_streams import generator
 
 PARTS = ("train", "validation", "test")
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from codauc.checks import known_arguments, whole
+from codauc._internal.checks import known_arguments, whole
 
 Samples = Iterator[tuple[Any, Any]]
 

@@ -1,9 +1,9 @@
 """Networks that return logits: small ones, ResNets, one for tables; by name, with weights."""
 
-from codauc.models.build import build
 from codauc.models.pretrained import load_pretrained
+from codauc.models.registry import build
 from codauc.models.resnet import ResNet18, ResNet20, ResNet50
-from codauc.models.small import MLP, ConvNet, PatchNet
+from codauc.models.small_networks import MLP, ConvNet, PatchNet
 from codauc.models.tabular import TabularNet
 
 __all__ = [

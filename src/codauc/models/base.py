@@ -10,7 +10,13 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from codauc.checks import whole
+from codauc._internal.checks import shown, whole
+
+# A file may describe a network of any size, so that sizes are checked before anything is made.
+MOST_LAYERS = 1000
+MOST_COLUMNS = 10_000  # of categories, each with an embedding of its own
+MOST_WEIGHTS = 2**31  # 8 GB
+MOST = 2**31 - 1  # of any size
 
 
 class Model(nn.Module):
@@ -59,8 +65,10 @@ def dense(sizes: Sequence[int], dropout: float = 0.0) -> nn.Sequential:
     return nn.Sequential(*layers)
 
 
-def positive(plural: str, name: str, values: Iterable[int], remedy: str) -> list[int]:
-    """`values`, in a list, tuple, array or the like, as a list of integers of at least 1.
+def positive(
+    plural: str, name: str, values: Iterable[int], remedy: str, most: int = MOST_LAYERS
+) -> list[int]:
+    """`values`, in a list, tuple, array or the like, as a list of at most `most` integers >= 1.
 
     >>> positive("widths", "width", (8, 0), "give one such number per layer")
     Traceback (most recent call last):
@@ -74,9 +82,34 @@ def positive(plural: str, name: str, values: Iterable[int], remedy: str) -> list
         listed = None
     if listed is None:
         raise ValueError(
-            f"{plural}={values!r}: expected a sequence of integers; write {_example(values)}."
+            f"{plural}={shown(values)}: expected a sequence of integers; write {_example(values)}."
         )
-    return [whole(name, value, least=1, remedy=remedy) for value in listed]
+    if len(listed) > most:
+        raise ValueError(f"{plural} has {len(listed)} values: expected at most {most}; use fewer.")
+    return [whole(name, value, least=1, most=MOST, remedy=remedy) for value in listed]
+
+
+def check_size(weights: int) -> None:
+    """Refuse a network of more `weights` than a computer is likely to hold.
+
+    >>> check_size(10**12)
+    Traceback (most recent call last):
+        ...
+    ValueError: a network of 1000000000000 weights: expected at most 2147483648; use smaller widths.
+    """
+    if weights > MOST_WEIGHTS:
+        raise ValueError(
+            f"a network of {weights} weights: expected at most {MOST_WEIGHTS}; use smaller widths."
+        )
+
+
+def products(sizes: Sequence[int]) -> int:
+    """How many weights fully connected layers of these sizes have.
+
+    >>> products([5, 4, 3])
+    32
+    """
+    return sum(one * other for one, other in pairwise(sizes))
 
 
 def _example(value: Any) -> str:
@@ -92,13 +125,13 @@ def checked_widths(widths: Iterable[int]) -> list[int]:
 
 
 def checked_outputs(outputs: int) -> int:
-    """`outputs` as a number of logits a sample."""
-    return whole("outputs", outputs, least=1, remedy="use 1 for one binary task")
+    """`outputs` as a number of logits per sample."""
+    return whole("outputs", outputs, least=1, most=10**6, remedy="use 1 for one binary task")
 
 
 def checked_channels(in_channels: int) -> int:
     """`in_channels` as a number of colours."""
-    return whole("in_channels", in_channels, least=1, remedy="use 3 for colour images")
+    return whole("in_channels", in_channels, least=1, most=10**5, remedy="use 3 for colour images")
 
 
 def check_images(model: nn.Module, x: Tensor, channels: int, least: int, remedy: str) -> None:
@@ -127,7 +160,7 @@ the model with as many in_channels as they have.
 def check_floats(model: nn.Module, x: Tensor) -> None:
     """Refuse `x` unless it is of floats that can be multiplied with the weights of `model`.
 
-    Only dtypes are looked at, no values, so that no device is waited for.
+    Only dtypes are checked, not values, so that no device is waited for.
 
     >>> import torch
     >>> check_floats(nn.Linear(3, 1), torch.zeros(2, 3, dtype=torch.float64))

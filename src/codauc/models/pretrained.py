@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from codauc.checks import known_arguments
+from codauc._internal.checks import known_arguments
 
 Weights: TypeAlias = dict[str, Tensor]
 

@@ -8,7 +8,7 @@ from typing import TypeAlias
 from torch import Tensor, nn
 from torch.nn.functional import pad, relu
 
-from codauc.checks import known_arguments
+from codauc._internal.checks import known_arguments
 from codauc.models.base import (
     Model,
     check_images,

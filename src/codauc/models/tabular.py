@@ -9,17 +9,21 @@ from typing import NoReturn
 import torch
 from torch import Tensor, nn
 
-from codauc.checks import known_arguments, real, whole
+from codauc._internal.checks import known_arguments, real, whole
 from codauc.models.base import (
+    MOST,
+    MOST_COLUMNS,
     Model,
     check_floats,
+    check_size,
     checked_outputs,
     checked_widths,
     dense,
     one_or_more,
     positive,
+    products,
 )
-from codauc.models.pieces import Pieces
+from codauc.models.piecewise import Pieces
 
 
 class TabularNet(Model, name="tabular"):
@@ -30,12 +34,12 @@ class TabularNet(Model, name="tabular"):
     Each category has an embedding of its own, of dimension `embedding_width(size)`; that of code 0,
     which `read_table` gives to values not seen in training, begins at zero. Numbers and embeddings
     go together through layers with a ReLU and dropout; without widths through none. With `pieces`
-    each number also tells how far it is through that many ranges of its column (see `Pieces`);
+    each number also says how far it is through that many ranges of its column (see `Pieces`);
     `net.fit_pieces(x)` sets the ranges from training data, before training.
     Logits have shape [N] for one output and [N, outputs] for more.
 
-    Codes are looked at in every batch, which on a device waits for it once: a code that has no
-    embedding would stop the process there.
+    Codes are checked in every batch, which on a device waits for it once: a code without an
+    embedding would end the process there.
 
     >>> net = TabularNet(numbers=2, categories=[3])
     >>> net(torch.tensor([[0.5, -1.0, 0.0], [1.5, 0.3, 2.0]])).shape
@@ -55,13 +59,19 @@ class TabularNet(Model, name="tabular"):
         pieces: int = 0,
     ) -> None:
         categories = positive(
-            "categories", "category size", categories, "its codes are 0 to size - 1"
+            "categories",
+            "category size",
+            categories,
+            "its codes are 0 to size - 1",
+            MOST_COLUMNS,
         )
         remedy = "it is the number of columns that are not categories"
-        numbers = whole("numbers", numbers, least=0 if categories else 1, remedy=remedy)
+        least = 0 if categories else 1
+        numbers = whole("numbers", numbers, least=least, most=MOST, remedy=remedy)
         widths, outputs = checked_widths(widths), checked_outputs(outputs)
         dropout = real("dropout", dropout, least=0, below=1, remedy="use 0 for none")
-        pieces = whole("pieces", pieces, least=0, remedy="use 0 for the numbers alone")
+        remedy = "use 0 for the numbers alone"
+        pieces = whole("pieces", pieces, least=0, most=MOST, remedy=remedy)
         super().__init__(
             numbers=numbers,
             categories=categories,
@@ -71,9 +81,11 @@ class TabularNet(Model, name="tabular"):
             pieces=pieces,
         )
         self.numbers = numbers
+        inputs = numbers * (1 + pieces) + sum(map(embedding_width, categories))
+        embedded = sum(size * embedding_width(size) for size in categories)
+        check_size(2 * numbers * pieces + embedded + products((inputs, *widths, outputs)))
         self.pieces = Pieces(numbers, pieces) if pieces else None
         self.embeddings = nn.ModuleList(map(_embedding, categories))
-        inputs = numbers * (1 + pieces) + sum(map(embedding_width, categories))
         self.layers = dense((inputs, *widths), dropout)
         self.head = nn.Linear([inputs, *widths][-1], outputs)
         # Follows the model to its device; the architecture says it, so it is not saved.
@@ -83,7 +95,7 @@ class TabularNet(Model, name="tabular"):
         """Logits of the rows `x`."""
         self._check(x)
         numbers, codes = x[:, : self.numbers], x[:, self.numbers :]
-        # meta tensors have no values to look at, and a traced graph takes no decisions
+        # meta tensors have no values to check, and a traced graph takes no decisions
         if self.embeddings and not x.is_meta and not _is_traced():
             _check_codes(codes, self.sizes)
         if self.pieces is not None:

@@ -1,1 +1,1 @@
-"""What people look at: tables and plots of results."""
+"""Charts of results, and the pages of one run and of several."""

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from codauc.report.formats import digits, unit
+from codauc._internal.formats import digits, unit
 
 Floats = NDArray[np.float64]
 LIMIT = 1e200  # no axis goes further: the differences of larger numbers overflow
@@ -119,7 +119,7 @@ def _plain(value: float, decimals: int, largest: float) -> str:
 
 
 def _decimals(values: Sequence[float]) -> int:
-    """The least number of decimals that tells the values apart without rounding them."""
+    """The least number of decimals that distinguishes the values without rounding them."""
     return next((d for d in range(6) if all(math.isclose(v, round(v, d)) for v in values)), 6)
 
 

@@ -6,15 +6,16 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from codauc.paired import Difference, paired_auc_difference
-from codauc.report import formats
+from codauc._internal import formats
+from codauc.metrics.auc_difference import Difference, paired_auc_difference
+from codauc.report.chart_parts import COLOURS, swatch
+from codauc.report.charts import Chart, Series, line_chart
 from codauc.report.curves import roc
-from codauc.report.history import PROGRESS, time_unit
-from codauc.report.html import document, escape, figure, grid, html_table, section
-from codauc.report.material import Material, material
-from codauc.report.shapes import COLOURS, swatch
-from codauc.report.svg import Chart, Series, line_chart
-from codauc.runs import RunFolder
+from codauc.report.history_cards import PROGRESS, time_unit
+from codauc.report.rendering import Card, CardTable, render
+from codauc.report.run_material import Material, material
+from codauc.report.test_set_cards import roc_chart
+from codauc.runs.directory import RunFolder
 
 HEADER = [
     *("run", "recipe/model", "K", "I", "test AUC", "95% interval", "AP"),
@@ -25,7 +26,7 @@ _FAR = 10.0  # costs that differ by more are drawn on a logarithmic axis
 
 
 def comparison_rows(runs: Sequence[RunFolder]) -> tuple[list[str], list[list[str]]]:
-    """The header and a row for each run, for `codauc.report.table.table`.
+    """The header and a row for each run, for `codauc._internal.text_table.table`.
 
     If the test labels of another run are those of the first, in the same order, a last column has
     the difference of their AUC with its paired interval. What a run does not know is a dash.
@@ -37,31 +38,26 @@ def comparison_page(runs: Sequence[RunFolder]) -> str:
     """One HTML file with the table, the AUC of all runs against what they cost, and their ROC."""
     found = _material(runs)
     header, rows = _rows(found)
-    marks = [swatch(*look(i)) for i in range(len(found))]
-    lines = zip(marks, names(found), strict=True)
-    key = "".join(f"<li>{mark}{escape(name)}</li>" for mark, name in lines)
-    cards = [_auc_card(found, field) for field in PROGRESS]
+    lines = [swatch(*line_style(i)) for i in range(len(found))]
     note = "K workers average every I iterations. AP is the average precision."
     if DIFFERENCE in header:
         note += (
             " The difference to the first run is on the same test labels; if its interval (of "
-            "DeLong, paired) holds 0, the runs cannot be told apart."
+            "DeLong, paired) contains 0, the runs cannot be told apart."
         )
-    return document(
-        f"{len(found)} runs compared",
-        [
-            '<header><p class="over">Comparison</p>'
-            f"<h1>{len(found)} {'run' if len(found) == 1 else 'runs'} side by side</h1></header>",
-            section("Results", [figure("", html_table(header, rows, before=marks), note)]),
-            section("Pictures", [f'<ul class="key">{key}</ul>', grid([*cards, _roc_card(found)])]),
-        ],
+    return render(
+        "comparison.html",
+        names=names(found),
+        lines=lines,
+        results=Card(caption=note, table=CardTable(header, rows, lines=lines)),
+        cards=[*(_auc_card(found, field) for field in PROGRESS), _roc_card(found)],
     )
 
 
-def look(i: int) -> tuple[int, int]:
+def line_style(i: int) -> tuple[int, int]:
     """The colour and the dashes of run `i`; 28 runs all differ.
 
-    >>> len({look(i) for i in range(28)})
+    >>> len({line_style(i) for i in range(28)})
     28
     """
     return i % COLOURS, i % 4
@@ -132,14 +128,14 @@ def _signed(found: Difference) -> str:
     return f"{found.value:+.4f} ({found.low:+.4f} to {found.high:+.4f})"
 
 
-def _auc_card(runs: Sequence[Material], field: str) -> str:
+def _auc_card(runs: Sequence[Material], field: str) -> Card:
     name, label, kind = PROGRESS[field]
     columns = [run.column(field) for run in runs]
     factor = 1.0
     if field == "seconds":
         factor, label = time_unit(max(float(np.nanmax(x, initial=0.0)) for x in columns))
     series = [
-        Series(title, x / factor, run.column("auc"), colour=look(i)[0], dash=look(i)[1])
+        Series(title, x / factor, run.column("auc"), None, None, *line_style(i))
         for i, (title, x, run) in enumerate(zip(names(runs), columns, runs, strict=True))
         if field in ("step", "seconds") or run.communicates
     ]
@@ -157,7 +153,7 @@ def _auc_card(runs: Sequence[Material], field: str) -> str:
     caption += " The axis is logarithmic." if chart.log_x else ""
     if len(series) < len(runs):
         caption += " Runs of one worker do not communicate and are not drawn."
-    return figure(chart.title, line_chart(chart), caption)
+    return Card(chart.title, caption, line_chart(chart))
 
 
 def _far_apart(columns: Sequence[np.typing.NDArray[np.float64]]) -> bool:
@@ -165,23 +161,12 @@ def _far_apart(columns: Sequence[np.typing.NDArray[np.float64]]) -> bool:
     return bool(totals) and max(totals) > _FAR * min(totals)
 
 
-def _roc_card(runs: Sequence[Material]) -> str:
+def _roc_card(runs: Sequence[Material]) -> Card:
     series = []
     for i, (name, run) in enumerate(zip(names(runs), runs, strict=True)):
         if run.points is not None:
             curve = roc(run.points)
-            colour, dash = look(i)
-            series.append(Series(name, curve.false_rate, curve.recall, colour=colour, dash=dash))
-    chance = Series("chance", [0.0, 1.0], [0.0, 1.0], colour=6, dash=2)
-    chart = Chart(
-        title="ROC curves of the test sets",
-        x_label="false positive rate",
-        y_label="true positive rate (recall)",
-        series=[*series, chance] if series else [],
-        x_range=(0.0, 1.0),
-        y_range=(0.0, 1.0),
-        legend=False,
-        height=290.0,
-    )
+            series.append(Series(name, curve.false_rate, curve.recall, None, None, *line_style(i)))
+    chart = roc_chart("ROC curves of the test sets", series, legend=False)
     caption = "The nearer to the upper left corner the better; the dotted diagonal is chance."
-    return figure(chart.title, line_chart(chart), caption)
+    return Card(chart.title, caption, line_chart(chart))

@@ -91,7 +91,7 @@ def _numbers(path: Path, array: Array) -> Array:
 def _unreadable(path: Path, error: Exception) -> ValueError:
     if isinstance(error, FileNotFoundError):
         return ValueError(f"{path} does not exist: expected an .npy or .npz file.")
-    kind = "NPZ" if path.suffix == ".npz" else "NPY"
+    kind = "NPZ" if path.suffix.lower() == ".npz" else "NPY"
     text = str(error).splitlines()[0] if str(error) else type(error).__name__
     return ValueError(
         f"{path} cannot be read as {kind}: {text}; it was cut off, is damaged or is another kind "

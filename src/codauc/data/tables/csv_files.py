@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import codecs
 import gzip
+import io
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import product
 from pathlib import Path
 from typing import Any
 
-from codauc.checks import listed
-from codauc.data.tables.files import (
+from codauc._internal.checks import listed
+from codauc.data.tables.columnar_files import (
     Batch,
     TableSource,
     arrow,
@@ -30,12 +33,13 @@ class CSVTable(TableSource):
 
     def __init__(self, path: Path, known: dict[str, str]) -> None:
         self._path, self._one_column = path, False
-        self._delimiter = _delimiter(path)
         with readable(path, "CSV"):
-            names = self._stream([], text=True).schema.names
+            head = _head(path)
+            self._delimiter = _delimiter(path, head)
+            names = self._stream([], head=head).schema.names
             check_names(names, path)
             self._one_column = len(names) == 1
-            first = next(iter(self._stream(names, text=True)), None)
+            first = next(iter(self._stream(names, head=head)), None)
         if first is None or not first.num_rows:
             raise ValueError(f"{path} has 0 rows: expected some; its columns are {listed(names)}.")
         self._types = {
@@ -50,7 +54,7 @@ class CSVTable(TableSource):
         pa = arrow()
         with readable(self._path, "CSV"):
             try:
-                yield from self._stream(columns, text=False)
+                yield from self._stream(columns)
             except pa.ArrowInvalid as error:
                 if "straddling object" in str(error):
                     raise ValueError(
@@ -60,11 +64,15 @@ class CSVTable(TableSource):
                 self._find_text(columns)
                 raise
 
-    def _stream(self, columns: Sequence[str], *, text: bool) -> Any:
+    def _stream(
+        self, columns: Sequence[str], *, text: bool = False, head: bytes | None = None
+    ) -> Any:
+        """Some columns of the file, or of its `head`, where all are texts."""
+        text = text or head is not None
         pa, reader = arrow(), arrow("pyarrow.csv")
         types = {name: pa.string() if text else self._types[name] for name in columns}
         return reader.open_csv(
-            self._path,
+            self._path if head is None else io.BytesIO(head),
             reader.ReadOptions(use_threads=False, block_size=_SAMPLE),
             reader.ParseOptions(
                 delimiter=self._delimiter,
@@ -144,16 +152,19 @@ def _is_number(text: str) -> bool:
     return "_" not in text and text.isascii()
 
 
-def _delimiter(path: Path) -> str:
-    """What stands between the names in the first line."""
+def _head(path: Path) -> bytes:
+    """The first block, and more than a row of the next: whole files would be read ahead."""
     if path.suffix.lower() not in (".csv", ".tsv", ".txt", ".gz"):
         raise ValueError(f"{path}: expected a CSV file, plain or with .gz; unpack it first.")
-    opener: Any = gzip.open if path.suffix.lower() == ".gz" else open
-    with readable(path, "CSV"):
-        try:
-            with opener(path, "rt", encoding="utf-8-sig", newline="") as file:
-                line = file.readline()
-        except UnicodeDecodeError as error:
-            raise ValueError(f"{path} is not UTF-8 text: save it as UTF-8 ({error}).") from error
-    counts = {mark: line.count(mark) for mark in ",;\t"}
-    return max(counts, key=lambda mark: counts[mark])
+    with gzip.open(path) if path.suffix.lower() == ".gz" else path.open("rb") as file:
+        return file.read(2 * _SAMPLE)
+
+
+def _delimiter(path: Path, head: bytes) -> str:
+    """What stands between the names in the first line."""
+    line = re.split(rb"[\r\n]", head[:_SAMPLE], maxsplit=1)[0]
+    try:
+        names = codecs.getincrementaldecoder("utf-8-sig")().decode(line)  # it may be cut off
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not UTF-8 text: save it as UTF-8 ({error}).") from error
+    return max(",;\t", key=names.count)

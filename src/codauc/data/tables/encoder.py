@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from codauc.checks import real
-from codauc.data.tables.summary import Floats, Summary, Value
+from codauc._internal.checks import real, shown
+from codauc.data.tables.column_statistics import Floats, Summary, Value
 
 UNSEEN, MISSING, FIRST = 0, 1, 2  # codes of a category's values
 
@@ -146,7 +146,9 @@ class Encoder:
             numbers = tuple(Number(**number) for number in plain["numbers"])
             categories = tuple(Category(**category) for category in plain["categories"])
             target = Target(**plain["target"])
-            dropped, shape = tuple(plain["dropped"]), tuple(plain["shape"])
+            dropped, shape = _texts("dropped", plain["dropped"]), tuple(plain["shape"])
+            if not all(type(side) is int and side > 0 for side in shape):
+                raise TypeError(f"shape {shown(shape)}")
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(
                 f"an encoder that cannot be read ({error}): expected what Encoder.to_dict() gave; "

@@ -1,0 +1,1 @@
+"""What every package needs: argument checks, whole files, random streams, progress, text."""

@@ -1,0 +1,92 @@
+"""What the engine and its rounds put into a checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any
+
+from torch import Tensor
+
+from codauc.algorithm.optimizer_state import OptimizerState
+from codauc.algorithm.schedules import Stage
+
+
+@dataclass
+class RoundState:
+    """What rounds keep from one to the next."""
+
+    compress: str | None
+    workers: int
+    encoding: dict[str, Tensor]  # what was lost by compression
+    drift: float | None
+    under_way: dict[str, Tensor] | None  # a round that has begun and not yet taken effect
+
+    def check(self, compress: str | None, workers: int) -> None:
+        """Raise if it is of other rounds."""
+        here = {"compress": compress, "workers": workers}
+        if not self.encoding and self.under_way is None:
+            del here["workers"]  # nothing in it depends on their number
+        for name, value in here.items():
+            if getattr(self, name) != value:
+                raise ValueError(
+                    f"state saved with {name}={getattr(self, name)!r}, here {value!r}: make CoDA "
+                    "as it was when it was saved."
+                )
+
+
+@dataclass
+class CoDAState:
+    """Everything that one worker's `CoDA` needs to continue; `pack` gives a plain dict."""
+
+    model: dict[str, Tensor]
+    optimizer: OptimizerState
+    averager: RoundState
+    ledger: dict[str, Any]
+    streams: dict[str, Any]  # of random numbers
+    stage: Stage | None  # begun and not yet finished
+    stages_done: int
+    closed: bool  # whether the stage's iterates are averaged, so that only alpha is missing
+    synced_at: int  # the step of its last round
+    inner_at: int  # the step of its last round inside the machine
+
+    def pack(self) -> dict[str, Any]:
+        """Names and values; the tensors are shared."""
+        plain = _plain(self)
+        stage = None if self.stage is None else asdict(self.stage)
+        records = {"optimizer": self.optimizer.pack(), "averager": _plain(self.averager)}
+        return plain | records | {"stage": stage}
+
+    @classmethod
+    def unpack(cls, packed: dict[str, Any]) -> CoDAState:
+        """What `pack` gave; the tensors are shared."""
+        missing = [f.name for f in fields(cls) if f.name not in packed]
+        if missing:
+            raise ValueError(f"state without {missing}: expected what CoDA.state_dict() gave.")
+        stage = packed["stage"]
+        records = {
+            "optimizer": OptimizerState.unpack(packed["optimizer"]),
+            "averager": RoundState(**packed["averager"]),
+            "stage": None if stage is None else Stage(**stage),
+        }
+        return cls(**packed | records)
+
+    def tensors_to_average(self) -> Iterator[Tensor]:
+        """What each worker has of its own, and a state for other workers has as a mean."""
+        yield from (tensor for tensor in self.model.values() if tensor.is_floating_point())
+        yield from self.optimizer.tensors_to_average()
+
+    def for_workers(self, workers: int) -> CoDAState:
+        """The state for another number of workers, once its tensors are the mean of all.
+
+        What compression lost, a round that was under way, and label counts that no round has
+        summed are dropped.
+        """
+        self.optimizer.forget_unreported_labels()
+        rounds = replace(self.averager, encoding={}, under_way=None, workers=workers)
+        return replace(self, averager=rounds)
+
+
+def _plain(record: Any) -> dict[str, Any]:
+    """Unlike `dataclasses.asdict` it does not copy tensors."""
+    return {f.name: getattr(record, f.name) for f in fields(record)}

@@ -1,0 +1,202 @@
+"""How a message is averaged over the group: as it is, or with its weights compressed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from codauc.workers.group import Call, Group, Pending
+
+COMPRESSIONS = ("bf16", "int8")
+_BLOCK = {"bf16": 1, "int8": 256}  # weights that share a scale
+
+
+class Encoding(Protocol):
+    """Turns a message of one worker into the mean of all workers'."""
+
+    divisor: int  # what the state is divided by before it is handed over
+
+    def average(self, message: Tensor) -> Iterator[Pending]:
+        """The collectives; after the last one `message` holds the answer."""
+
+    def reset(self, message: Tensor) -> None:
+        """All workers have this message: changes count from here."""
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """What a checkpoint needs, as copies."""
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Take over what `state_dict` gave."""
+
+
+class Plain:
+    """One sum of the whole message, of which the state was divided by K beforehand."""
+
+    def __init__(self, group: Group, kind: str = "round") -> None:
+        self.group, self.kind, self.divisor = group, kind, group.size
+
+    def average(self, message: Tensor) -> Iterator[Pending]:
+        """Sum in place."""
+        yield self.group.start(Call("sum_", self.kind, message, message))
+
+    def reset(self, message: Tensor) -> None:
+        """Nothing to keep."""
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Nothing to save."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Nothing to load."""
+
+
+class Compressed:
+    """Weights travel as their change since the last round, in bf16 or int8; all else exactly.
+
+        x_k = w_k - w + e_k             the change, and what earlier messages of k lost
+        s   = mean_k decode(encode(x_k)) + f      summed in float32 by the owner of each part
+        w  <- w + decode(encode(s)),    e_k <- x_k - decode(encode(x_k)),   f likewise
+
+    Each worker owns 1/K of the vector: one exchange brings it everybody's version of its part, and
+    one gather gives its answer to all, so that all get the same. int8 has a float32 scale for each
+    256 weights: 0.254 of float32's bytes. Errors are kept when both collectives have succeeded.
+    """
+
+    divisor = 1
+
+    def __init__(
+        self, group: Group, weights: list[slice], state: int, message: Tensor, name: str
+    ) -> None:
+        self.group, self.weights = group, weights
+        size, k = len(message), group.size
+        edges = [0, *(edge for part in weights for edge in (part.start, part.stop)), size]
+        self.exact = [slice(a, b) for a, b in zip(edges[::2], edges[1::2], strict=True) if a < b]
+        self.count = sum(part.stop - part.start for part in weights)
+        self.averaged = state - self.count  # exact numbers that are averaged; the others are summed
+        block = _BLOCK[name]
+        blocks = -(-self.count // (k * block))  # of each worker's part
+        rest = -(-sum(part.stop - part.start for part in self.exact) // k)
+        self.sent, self.got, self.back = (_Rows(k, rest, blocks, block, message) for _ in range(3))
+        self.mine = _Rows(1, rest, blocks, block, message)
+
+        def vector(rows: int) -> Tensor:
+            return message.new_zeros(rows, blocks * block)
+
+        self.change, self.scratch, self.error = vector(k), vector(k), vector(k)
+        self.answer, self.owner_error = vector(1), vector(1)
+        self.reference = message.new_zeros(self.count)
+        self.remainder = message.new_zeros(k, rest)
+
+    def reset(self, message: Tensor) -> None:
+        """Count changes from this state, the same on all workers, with nothing lost so far."""
+        self._join(message, self.weights, self.reference)
+        self.error.zero_()
+        self.owner_error.zero_()
+
+    def average(self, message: Tensor) -> Iterator[Pending]:
+        """Exchange parts, add them up, gather the answers."""
+        change, k = self.change.view(-1), self.group.size
+        self._join(message, self.weights, change)
+        change[: self.count].sub_(self.reference)
+        self.change.add_(self.error)
+        self._join(message, self.exact, self.remainder.view(-1))
+        self.remainder.view(-1)[: self.averaged].div_(k)
+        self.sent.encode(self.change, self.remainder, self.scratch)
+        yield self.group.start(Call("exchange", "round", self.sent.data, self.got.data))
+        self.got.decode(self.scratch)
+        torch.sum(self.scratch, 0, keepdim=True, out=self.answer)
+        self.answer.div_(k).add_(self.owner_error)
+        total = self.got.exact[0]
+        for row in self.got.exact[1:]:
+            total.add_(row)
+        self.mine.encode(self.answer, total.unsqueeze(0), self.scratch[:1])
+        yield self.group.start(Call("gather", "reply", self.mine.data, self.back.data))
+        self._keep_errors()
+        self.back.decode(self.scratch)
+        self.reference.add_(self.scratch.view(-1)[: self.count])
+        self._part(message, self.weights, self.reference)
+        self._part(message, self.exact, self.back.exact.reshape(-1))
+
+    def _keep_errors(self) -> None:
+        self.sent.decode(self.scratch)
+        torch.sub(self.change, self.scratch, out=self.error)
+        self.mine.decode(self.scratch[:1])
+        torch.sub(self.answer, self.scratch[:1], out=self.owner_error)
+
+    @staticmethod
+    def _join(message: Tensor, parts: list[slice], target: Tensor) -> None:
+        start = 0
+        for part in parts:
+            stop = start + part.stop - part.start
+            target[start:stop].copy_(message[part])
+            start = stop
+
+    @staticmethod
+    def _part(message: Tensor, parts: list[slice], source: Tensor) -> None:
+        start = 0
+        for part in parts:
+            stop = start + part.stop - part.start
+            message[part].copy_(source[start:stop])
+            start = stop
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """The point from which changes count, and what was lost so far."""
+        return {name: getattr(self, name).clone() for name in self._SAVED}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Take over what `state_dict` gave."""
+        for name in self._SAVED:
+            getattr(self, name).copy_(state[name])
+
+    _SAVED = ("reference", "error", "owner_error")
+
+
+class _Rows:
+    """Rows of bytes, one for each worker's part: exact numbers, scales, codes."""
+
+    def __init__(self, rows: int, rest: int, blocks: int, block: int, like: Tensor) -> None:
+        self.blocks, self.scaled = blocks, block > 1
+        code = torch.int8 if self.scaled else torch.bfloat16
+        sizes = [rest * like.itemsize, 4 * blocks * self.scaled, blocks * block * code.itemsize]
+        row = -(-sum(sizes) // 8) * 8  # so that wider numbers can be viewed in every row
+        self.data = torch.zeros(rows, row, dtype=torch.uint8, device=like.device)
+        ends = [sizes[0], sizes[0] + sizes[1], sum(sizes)]
+        self.exact = self.data[:, : ends[0]].view(like.dtype)
+        self.scales = self.data[:, ends[0] : ends[1]].view(torch.float32)
+        self.codes = self.data[:, ends[1] : ends[2]].view(code)
+
+    def encode(self, values: Tensor, exact: Tensor, scratch: Tensor) -> None:
+        """Write values, which stay as they are, and exact numbers into the bytes."""
+        self.exact.copy_(exact)
+        if not self.scaled:
+            self.codes.copy_(values)
+            return
+        torch.abs(values, out=scratch)
+        self.scales.copy_(self._by_block(scratch).amax(2).div_(127))
+        scales = self.scales.clamp(min=torch.finfo(torch.float32).tiny).to(values.dtype)
+        torch.div(self._by_block(values), scales.unsqueeze(2), out=self._by_block(scratch))
+        self.codes.copy_(scratch.round_())
+
+    def decode(self, values: Tensor) -> None:
+        """Read the values."""
+        values.copy_(self.codes)
+        if self.scaled:
+            self._by_block(values).mul_(self.scales.unsqueeze(2))
+
+    def _by_block(self, values: Tensor) -> Tensor:
+        return values.view(len(values), self.blocks, -1)
+
+
+def encoding(
+    name: str | None, group: Group, weights: list[slice], state: int, message: Tensor
+) -> Plain | Compressed:
+    """The encoding of that name; None and a single worker send numbers as they are.
+
+    `weights` says where in a message the weights lie, `state` how much of it is averaged.
+    """
+    if name is None or group.size == 1:
+        return Plain(group)
+    return Compressed(group, weights, state, message, name)

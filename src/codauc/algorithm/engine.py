@@ -1,0 +1,330 @@
+"""The engine: Algorithm 1 around the user's own loop."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict
+from typing import Any, TypeVar
+
+from torch import nn
+
+from codauc._internal.checks import choice, known_arguments, whole
+from codauc._internal.random_streams import random_state, set_random_state
+from codauc.algorithm.coda_state import CoDAState
+from codauc.algorithm.compression import COMPRESSIONS
+from codauc.algorithm.dual_estimate import DUALS, DualEstimate
+from codauc.algorithm.loop_checks import BatchForward, Forward, check_ratio
+from codauc.algorithm.ppdsg import PPDSG
+from codauc.algorithm.round_controls import RoundControls
+from codauc.algorithm.rounds import Averager
+from codauc.algorithm.schedules import Stage
+from codauc.algorithm.unknown_ratio import first_look
+from codauc.models.weights import check_weights
+from codauc.workers.group import Group, LocalGroup
+
+Batch = TypeVar("Batch")
+
+_PATIENCE = 1000  # batches without a step after which the loop is taken to be broken
+
+
+class CoDA(RoundControls):
+    """Communication-efficient distributed AUC maximisation (Algorithm 1).
+
+        v_s     = DSG(v_{s-1}, alpha_{s-1}, eta_s, T_s, I_s, gamma)
+        alpha_s = (1/K) sum_k [mean h over m_s samples: of the negatives - of the positives]
+
+    Each stage s is a loop over `stage(...)`; `opt.step()` inside is a local step, and every I_s-th
+    one (`sync_every`) a communication round. When the loop ends, the model is the average of all
+    iterates of all workers, with its BatchNorm statistics and alpha estimated anew.
+
+    `group` is what `codauc.launch` gave to the function (default: a single worker, which makes this
+    PPD-SG). `dual="pooled"` divides sums by counts over all workers instead of taking the mean of
+    the workers' ratios: better where shards differ in labels. `forward(batch)` returns logits and
+    labels for the estimate of alpha (default: the model of the first, and the second, of a pair).
+
+    For slow links: `compress="bf16"` or `"int8"` sends a half or a quarter of the bytes, with what
+    is lost kept for the next round. `delay=D` lets the workers go on while a round is under way and
+    adds what it changes exactly D steps later (D < I; 0 waits). `settings` are further values, such
+    as the names of the data's columns, that must be equal on all workers.
+
+    >>> import torch
+    >>> from torch import nn
+    >>> from codauc import MinMaxAUCLoss, geometric
+    >>> model, loss = nn.Linear(2, 1), MinMaxAUCLoss(pos_ratio=0.5)
+    >>> opt = PPDSG(model, loss, lr=0.1, gamma=500.0)
+    >>> coda = CoDA(opt)
+    >>> data = [(torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([1, 0]))]
+    >>> for stage in geometric(lr=0.1, steps=5, stages=2):
+    ...     for x, y in coda.stage(stage, data):
+    ...         opt.zero_grad()
+    ...         loss(model(x), y).backward()
+    ...         opt.step()
+    >>> coda.stages_done, opt.steps
+    (2, 15)
+    """
+
+    @known_arguments
+    def __init__(
+        self,
+        opt: PPDSG,
+        group: Group | None = None,
+        *,
+        dual: str = "mean",
+        forward: Forward | None = None,
+        compress: str | None = None,
+        delay: int = 0,
+        settings: dict[str, Any] | None = None,
+    ) -> None:
+        _check_arguments(opt, group, settings)
+        self.opt = opt
+        if compress is not None:
+            compress = choice("compress", compress, COMPRESSIONS)
+        self.delay = whole("delay", delay, least=0, remedy="use 0 to wait for every round")
+        self.group = LocalGroup() if group is None else group
+        self.forward = BatchForward(opt, forward)
+        self.dual_estimate = DualEstimate(
+            opt, self.group, choice("dual", dual, DUALS), self.forward
+        )
+        self.averager = Averager(opt, self.group, compress)
+        self.averager.start(dual=dual, compress=compress, delay=self.delay, settings=settings)
+        self.stages_done = 0
+        self.current: Stage | None = None  # the stage that was begun and not yet finished
+        self.closed = False  # whether its iterates are averaged, so that only alpha is missing
+        self.synced_at = 0  # the step of its last round
+        self.inner_at = 0  # the step of its last round inside the machine
+        self._loop: object | None = None  # which loop over a stage is running
+        self._modules: list[nn.Module] = []
+        self._modes: list[bool] | None = None  # which submodules were training in the last step
+        opt.engaged = True
+        opt.register_step_pre_hook(self._before_step)
+        opt.register_step_post_hook(self._after_step)
+
+    def stage(self, stage: Stage, batches: Iterable[Batch]) -> Iterator[Batch]:
+        """The batches of one stage; it ends by itself after `stage.steps` steps.
+
+        Leaving the loop early (break, an exception) keeps the position: call `stage` again with the
+        same stage to go on, in this process or after `load_state_dict` in another, or `finish` to
+        end it where it is. To repeat a run bit for bit, leave after `opt.step()`: the forward pass
+        already counts labels and moves BatchNorm statistics. `batches` is an endless iterator, or
+        anything that can be iterated again and again, such as a DataLoader.
+        """
+        _check_stage(stage, self.delay)
+        if self.current is not None and stage != self.current:
+            raise ValueError(
+                f"{stage} while {self.current} is at step {self.opt.steps}: expected the same "
+                "stage, to go on with it; call finish(batches) first to end it where it is."
+            )
+        source, again = endless(batches), self.current is not None
+        if not again:
+            self.opt.begin_stage(stage.lr)
+            self.current, self.closed, self.synced_at, self.inner_at = stage, False, 0, 0
+        self._compare(stage, again=again)
+        if stage.local_every is not None:
+            self.averager.inner = self.group.machine()
+        return self._run(stage, source)
+
+    def estimate(self, batches: Iterable[Any], samples: int = 1024) -> None:
+        """Give a, b and alpha their optimum for the weights as they are, as a stage's end does.
+
+        All workers call it, between stages; before the first one it spares a fresh network the
+        time in which a = b = 0 pushes all its scores alike to 0.
+        """
+        if self.current is not None:
+            raise RuntimeError("estimate(...) within a stage: call it before a stage, or after.")
+        samples = whole("samples", samples, least=1, remedy="a, b and alpha come from samples")
+        self.dual_estimate.run(endless(batches), samples, self._modes, estimate_ab=True)
+
+    def _run(self, stage: Stage, batches: Iterator[Batch]) -> Iterator[Batch]:
+        if not self.closed:
+            first_look(self.opt.loss, self.group, batches, self.forward.labels)
+            yield from self._local_steps(stage, batches)
+        self._close(stage, batches)
+
+    def _compare(self, stage: Stage, *, again: bool = True) -> None:
+        # Steps since the last round may differ: each worker saves and goes on where it is.
+        self.averager.compare(
+            "checkpoint" if again else "start",  # who goes on has not sent more in order to train
+            stage=asdict(stage),
+            last_round=self.synced_at,
+            closed=self.closed,
+        )
+
+    def _close(self, stage: Stage, batches: Iterator[Any]) -> None:
+        if not self.closed:
+            if self.averager.under_way:
+                self.averager.complete()
+            self.averager.round(closing=True)
+            self.closed = True
+            check_ratio(self.opt.loss)
+        self.dual_estimate.run(
+            batches, stage.dual_samples, self._modes, estimate_ab=stage.estimate_ab
+        )
+        self.current = None
+        self.stages_done += 1
+
+    def _local_steps(self, stage: Stage, batches: Iterator[Batch]) -> Iterator[Batch]:
+        self._modules = list(self.opt.model.modules())  # a walk that is too long for every step
+        self._sync()  # a round that failed or was cut off is made up for
+        idle, self._loop = 0, (loop := object())
+        try:
+            while (before := self.opt.steps) < stage.steps:
+                batch = next(batches)
+                if self.forward.watched:
+                    yield batch
+                else:
+                    yield from self.forward.watch(batch)
+                if self._loop is not loop:
+                    raise RuntimeError("two loops over one stage: leave the first before a second.")
+                idle = idle + 1 if self.opt.steps == before else 0
+                if idle == _PATIENCE:
+                    raise RuntimeError(
+                        f"{_PATIENCE} batches without opt.step(): call it once for each batch (or "
+                        "for a few, to accumulate gradients)."
+                    )
+        finally:
+            if self._loop is loop:
+                self._loop = None
+
+    def _sync(self) -> None:
+        """What is due at this step and not yet done: a round, its delayed effect, an inner round.
+
+        Workers of a machine take the same delayed correction, so they first become equal.
+        """
+        assert self.current is not None
+        step, stage = self.opt.steps, self.current
+        if self.averager.under_way and step >= self.synced_at + self.delay:
+            self.averager.complete()
+        due = _due(step, stage, stage.sync_every) and step != self.synced_at
+        local = stage.local_every is not None and step != self.inner_at
+        if local and (_due(step, stage, stage.local_every) or due) and (self.delay or not due):
+            self.averager.inner_round()
+            self.inner_at = step
+        if due:
+            self.averager.begin() if self.delay else self.averager.round()
+            self.synced_at = step
+
+    def _before_step(self, *_: Any) -> None:
+        if self._loop is None or self.current is None or self.opt.steps >= self.current.steps:
+            raise RuntimeError(
+                "opt.step() outside a stage: call it inside `for batch in coda.stage(...)`, and "
+                "no more often than the stage has steps."
+            )
+        self._modes = [module.training for module in self._modules]
+
+    def _after_step(self, *_: Any) -> None:
+        self.averager.advance()
+        self._sync()
+
+    def finish(self, batches: Iterable[Any]) -> None:
+        """End an unfinished stage where it is, on all workers: its average so far, and a new alpha.
+
+        For example to stop early: all workers then have the same model.
+        """
+        if self.current is not None:
+            self._compare(self.current)
+            self._close(self.current, endless(batches))
+
+    def make_up(self) -> None:
+        """Have the round that was due at this step and was cut off, before the next batch is drawn.
+
+        A loop over `stage` does it by itself, after it has drawn one.
+        """
+        if self.current is not None and not self.closed:
+            self._sync()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything this worker needs to go on, as copies; may be taken between any two steps."""
+        return CoDAState(
+            model={k: v.detach().clone() for k, v in self.opt.model.state_dict().items()},
+            optimizer=self.opt.state_record(),
+            averager=self.averager.state(),
+            ledger=self.group.ledger.state_dict(),
+            streams=random_state(),
+            stage=self.current,
+            stages_done=self.stages_done,
+            closed=self.closed,
+            synced_at=self.synced_at,
+            inner_at=self.inner_at,
+        ).pack()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what `state_dict` gave; the argument is neither kept nor changed."""
+        saved = CoDAState.unpack(state)
+        check_weights("the state", self.opt.model, saved.model)
+        self.averager.load(saved.averager)
+        self.opt.load_state_dict(state["optimizer"])
+        self.opt.model.load_state_dict(saved.model)
+        self.group.ledger.load_state_dict(saved.ledger)
+        set_random_state(saved.streams)
+        self.current, self.stages_done, self.closed = saved.stage, saved.stages_done, saved.closed
+        self.synced_at, self.inner_at = saved.synced_at, saved.inner_at
+
+
+def _check_arguments(opt: Any, group: Any, settings: Any) -> None:
+    """Raise where one is not what `CoDA` takes."""
+    if not isinstance(opt, PPDSG):
+        raise ValueError(f"opt: got {type(opt).__name__}, expected a codauc.PPDSG.")
+    if group is not None and not isinstance(group, Group):
+        raise ValueError(
+            f"group: got {type(group).__name__}, expected what codauc.launch gives to the "
+            "function, or codauc.distributed()."
+        )
+    if opt.engaged:
+        raise ValueError("opt already belongs to a CoDA: make a new PPDSG for a new CoDA.")
+    if settings is not None and not isinstance(settings, dict):
+        raise ValueError(
+            f"settings: got {type(settings).__name__}, expected a dict of names and values."
+        )
+
+
+def _check_stage(stage: Any, delay: int) -> None:
+    """Raise if it is no stage, or one whose rounds would overlap."""
+    if not isinstance(stage, Stage):
+        raise ValueError(
+            f"stage: got {type(stage).__name__}, expected a codauc.Stage; "
+            "use codauc.geometric(...) or codauc.Stage(lr=..., steps=...)."
+        )
+    if delay >= stage.sync_every and delay:
+        raise ValueError(
+            f"delay={delay} with sync_every={stage.sync_every}: expected a smaller delay; "
+            "a round must have taken effect before the next begins."
+        )
+
+
+def _due(step: int, stage: Stage, every: int | None) -> bool:
+    """Whether a period ends at this step; a stage's end has a round of its own."""
+    return every is not None and step > 0 and step % every == 0 and step < stage.steps
+
+
+def endless(batches: Iterable[Batch]) -> Iterator[Batch]:
+    """The batches without end: an iterable is started again, an iterator must not end.
+
+    >>> from itertools import islice
+    >>> list(islice(endless([1, 2]), 5))
+    [1, 2, 1, 2, 1]
+    """
+    if not isinstance(batches, Iterable):
+        raise ValueError(
+            f"batches: got {type(batches).__name__}, expected something to iterate over, such as "
+            "a DataLoader or codauc.data.Batches."
+        )
+    return _again(batches)
+
+
+def _again(batches: Iterable[Batch]) -> Iterator[Batch]:
+    again = not isinstance(batches, Iterator)
+    while True:
+        count = 0
+        for count, batch in enumerate(batches, 1):  # noqa: B007
+            yield batch
+        if count == 0:
+            raise ValueError(
+                "batches: got none, expected at least one; this worker's shard has no data (or "
+                "less than a batch, with drop_last), or the iterator was used up: use fewer "
+                "workers, or a fresh iterator."
+            )
+        if not again:
+            raise ValueError(
+                f"batches ended after {count}: expected an endless iterator, or something that can "
+                "be iterated again, such as a DataLoader or a list."
+            )

@@ -1,0 +1,81 @@
+"""What a training loop may ask of the rounds, and read from them, beside the rounds themselves."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+
+from torch import Tensor
+
+from codauc._internal.checks import choice
+from codauc.algorithm.ppdsg import PPDSG
+from codauc.algorithm.round_message import REQUESTS
+from codauc.algorithm.rounds import Around, Averager, observing_rounds
+from codauc.workers.group import Group
+
+
+class RoundControls:
+    """Requests to all workers, finite numbers, drift and observers of `CoDA`'s rounds."""
+
+    opt: PPDSG
+    group: Group
+    averager: Averager
+
+    def average_gradients(self) -> None:
+        """Before `opt.step()`: data parallel training, a message at every step, in place of rounds.
+
+        All workers call it and then take the same step.
+        """
+        self.averager.gradients()
+
+    def ask(self, request: str) -> None:
+        """Ask something of all workers, until it is withdrawn: "stop", "leave" or "save".
+
+        It travels with the next round; what it means is up to the loop.
+        """
+        self.averager.requests.asking.add(choice("request", request, REQUESTS))
+
+    def withdraw(self, request: str) -> None:
+        """Ask no longer."""
+        self.averager.requests.asking.discard(request)
+        self.averager.requests.asked.discard(request)
+
+    def asked(self, request: str) -> bool:
+        """Whether a worker had asked when the last round began: equal on all of them."""
+        requests = self.averager.requests
+        return request in (requests.asked if self.group.size > 1 else requests.asking)
+
+    @property
+    def requests_heard(self) -> int:
+        """How many rounds carried requests so far."""
+        return self.averager.requests.heard
+
+    @property
+    def under_way(self) -> bool:
+        """Whether a delayed round has begun and not yet taken effect."""
+        return self.averager.under_way
+
+    def same_everywhere(self) -> None:
+        """Give every worker the state of worker 0, as at the start."""
+        self.averager.same_everywhere()
+
+    def observing_rounds(self, around: Around) -> AbstractContextManager[None]:
+        """A block inside which every round happens inside `around()`."""
+        return observing_rounds(self.averager, around)
+
+    def count_loss(self, loss: Tensor) -> None:
+        """Let the next round also see whether the loss of this step is finite."""
+        losses = self.averager.finite.losses
+        losses.add_(loss.detach().to(losses))
+
+    def check_finite(self) -> None:
+        """Raise if this worker's weights or losses are not finite; rounds do it for all workers."""
+        self.averager.finite.require(*self.opt.flat.vectors)
+
+    def watch_drift(self) -> None:
+        """Let rounds note how far this worker was from the mean: one more pass over the weights."""
+        self.averager.watching = True
+
+    @property
+    def drift(self) -> float | None:
+        """|w - mean of all workers' w| / |mean|, when last averaged; None before."""
+        return self.averager.drift

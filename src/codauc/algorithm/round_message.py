@@ -1,0 +1,122 @@
+"""The vector that a round sums over the workers, and what of it is not state."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from codauc.algorithm._large_pages import empty_vector
+from codauc.algorithm.ppdsg import PPDSG
+from codauc.workers.group import Group
+
+REQUESTS = ("stop", "leave", "save")  # what a worker can ask of all
+_BASE = 4096  # counts travel as two digits to this base, each exact in float32
+
+
+class NotFiniteError(ArithmeticError):
+    """A worker's weights, or its loss, became infinite or NaN; all workers raise it together."""
+
+
+class RoundRequests:
+    """What this worker asks of all, and what one of them had asked in the last round."""
+
+    def __init__(self) -> None:
+        self.asking: set[str] = set()
+        self.asked: set[str] = set()
+        self.heard = 0  # rounds that carried requests
+
+    def values(self) -> list[float]:
+        """One number for each request, for a message."""
+        return [float(name in self.asking) for name in REQUESTS]
+
+    def hear(self, sums: Tensor) -> None:
+        """Take over the sums of all workers' numbers."""
+        self.heard += 1
+        self.asked = {r for r, total in zip(REQUESTS, sums.tolist(), strict=True) if total > 0}
+
+    def hear_alone(self) -> None:
+        """A single worker hears itself."""
+        self.asked = set(self.asking)
+
+
+class FiniteCheck:
+    """Whether the numbers of a worker, and its losses since the last check, are finite."""
+
+    def __init__(self, group: Group, device: torch.device) -> None:
+        self.group = group
+        self.losses = torch.zeros((), device=device)  # their sum
+
+    def is_finite(self, values: Tensor) -> bool:
+        """Whether these values and the losses are."""
+        fine = bool((values.sum() + self.losses).isfinite())
+        if not fine:  # a sum of finite numbers may overflow
+            fine = bool(values.isfinite().all() and self.losses.isfinite())
+        self.losses.zero_()
+        return fine
+
+    def require(self, *vectors: Tensor) -> None:
+        """Raise if this worker's numbers are not finite."""
+        self.refuse(float(not all(self.is_finite(vector) for vector in vectors)))
+
+    def refuse(self, bad: float) -> None:
+        """Raise if a number of workers above 0 has numbers that are not finite."""
+        if bad > 0:
+            raise NotFiniteError(
+                f"the weights or the loss of {'a' if self.group.size > 1 else 'the'} worker are "
+                "not finite: expected numbers; lower the step size, or look for bad input."
+            )
+
+
+class RoundMessage:
+    """The state, then label counts, seconds of the last round, requests and a mark of bad numbers.
+
+    The seconds show who waited: the worker whose round took the least waited for nobody. A single
+    worker sends no state.
+    """
+
+    def __init__(self, opt: PPDSG, group: Group) -> None:
+        self.opt, self.group = opt, group
+        self.size = opt.flat.size if group.size > 1 else 0  # of the state
+        self.tail_sizes = [2 * opt.loss.seen.numel(), group.size, len(REQUESTS), 1]
+        self.vector = self.buffer()
+        self.labels = opt.loss.seen.clone()  # the label counts that the last message reports
+        self.requests = RoundRequests()
+        self.finite = FiniteCheck(group, self.vector.device)
+
+    def buffer(self) -> Tensor:
+        """Zeros of the length of a message."""
+        flat = self.opt.flat
+        size = self.size + sum(self.tail_sizes)
+        return empty_vector(size, flat.dtype, flat.vectors[0].device).zero_()
+
+    @property
+    def state(self) -> Tensor:
+        """The part that is averaged."""
+        return self.vector[: self.size]
+
+    def pack(self, primal: list[Tensor] | None, divisor: int, seconds: float) -> None:
+        """Write the state, divided, with other values in the place of v if given, and the rest."""
+        loss = self.opt.loss
+        self.opt.flat.pack(self.state, primal, divisor)
+        digits, times, asking, bad = self._tail()
+        self.labels.copy_(loss.seen)
+        fresh = loss.seen - loss.reported
+        digits[0].copy_(fresh // _BASE)
+        digits[1].copy_(fresh % _BASE)
+        times.zero_()[self.group.rank] = seconds
+        asking.copy_(asking.new_tensor(self.requests.values()))
+        bad.fill_(float(not self.finite.is_finite(self.state)))
+
+    def unpack_tail(self) -> None:
+        """Take from the answer what is not state; raise if a worker's numbers are not finite."""
+        digits, times, asking, bad = self._tail()
+        self.finite.refuse(float(bad))
+        self.requests.hear(asking)
+        high, low = digits.round().to(torch.int64)
+        self.opt.loss.agree(high * _BASE + low, self.labels)
+        if (least := float(times.min())) > 0:  # all workers report the round before
+            self.group.ledger.of("round").waiting += float(times[self.group.rank]) - least
+
+    def _tail(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        digits, times, asking, bad = torch.split(self.vector[self.size :], self.tail_sizes)
+        return digits.view(2, 2, -1), times, asking, bad

@@ -1,0 +1,243 @@
+"""Rounds: pack a message, let the group average it, unpack it; and when it takes effect."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import wraps
+from typing import Any, TypeVar, cast
+
+import torch
+from torch import Tensor
+
+from codauc.algorithm.coda_state import RoundState
+from codauc.algorithm.compression import encoding
+from codauc.algorithm.flat_state import FlatState
+from codauc.algorithm.ppdsg import PPDSG
+from codauc.algorithm.round_message import REQUESTS, RoundMessage
+from codauc.algorithm.round_message import NotFiniteError as NotFiniteError
+from codauc.algorithm.same_start import broadcast_outside_rounds, settings_to_compare
+from codauc.workers.agreement import compare
+from codauc.workers.group import Flight, Group, Pending
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+Around = Callable[[], AbstractContextManager[None]]
+
+_PART = 2**18  # numbers that are looked at together
+
+
+def _observed(method: Method) -> Method:
+    """Let the method happen inside the averager's `around()`."""
+
+    @wraps(method)
+    def inside(self: Averager, *args: Any, **options: Any) -> Any:
+        with self.around():
+            return method(self, *args, **options)
+
+    return cast(Method, inside)
+
+
+class Averager:
+    """Averages v, alpha, BatchNorm statistics and label counts over the group, in one collective.
+
+    The message is a copy, so that a collective that fails leaves the worker as it was. `compress`
+    sends weights in fewer bytes. If one worker's numbers are not finite, no worker takes the
+    answer over.
+    """
+
+    def __init__(self, opt: PPDSG, group: Group, compress: str | None = None) -> None:
+        self.opt, self.group, self.inner, self.compress = opt, group, group, compress
+        self.message = RoundMessage(opt, group)
+        self.requests, self.finite = self.message.requests, self.message.finite
+        weights = opt.flat.stretches("weight")
+        self.encoding = encoding(compress, group, weights, self.message.size, self.message.vector)
+        self.before: Tensor | None = None  # the state when a delayed round began
+        self.inner_message: Tensor | None = None
+        self.under_way = False  # whether a round has begun and not yet taken effect
+        self.flight: Flight | None = None
+        self.seconds = 0.0  # of the last round
+        self.around: Around = nullcontext  # each round
+        self.watching = False  # whether rounds note the drift, which takes one more pass
+        self.drift: float | None = None  # |w - mean| / |mean| when it was last noted
+
+    @torch.no_grad()
+    def start(self, **settings: Any) -> None:
+        """Compare settings, then give every worker the state of worker 0."""
+        self.compare(**settings_to_compare(self.opt), **settings)
+        self.same_everywhere()
+
+    def compare(self, kind: str = "start", **settings: Any) -> None:
+        """Raise, on every worker, if one of them has another value of a setting."""
+        compare(self.group, settings, self.message.vector.device, kind)
+
+    @torch.no_grad()
+    def same_everywhere(self) -> None:
+        """Give every worker the state of worker 0; nothing was lost by compression so far."""
+        if self.group.size == 1:
+            return
+        state = self.message.state
+        self.opt.flat.pack(state)
+        self.group.broadcast_(state, "start")
+        self.opt.flat.unpack(state)
+        self.encoding.reset(self.message.vector)
+        broadcast_outside_rounds(self.opt, self.group)
+
+    @_observed
+    @torch.no_grad()
+    def round(self, *, closing: bool = False) -> None:
+        """Replace the state by its mean; a stage's closing round carries the stage's result."""
+        if self.group.size == 1:
+            self._alone(closing=closing)
+            return
+        self._pack(self.opt.result if closing and self.opt.steps else None)
+        self.group.fly(self._average()).land()
+        self.message.unpack_tail()
+        if self.watching and not closing:
+            self.drift = _drift(self.opt.flat, self.message.vector)
+        self.opt.flat.unpack(self.message.state)
+
+    def _pack(self, primal: list[Tensor] | None) -> None:
+        self.message.pack(primal, self.encoding.divisor, self.seconds)
+
+    def _average(self) -> Iterator[Pending]:
+        before = self.group.ledger.seconds("round", "reply")
+        yield from self.encoding.average(self.message.vector)
+        self.seconds = self.group.ledger.seconds("round", "reply") - before
+
+    @_observed
+    @torch.no_grad()
+    def inner_round(self) -> None:
+        """Replace the state by its mean over this worker's machine; counts wait for a round."""
+        if self.inner.size == 1:
+            return
+        if self.inner_message is None:
+            self.inner_message = self.message.buffer()
+        state = self.inner_message[: self.message.size]
+        self.opt.flat.pack(state, divisor=self.inner.size)
+        self.inner.sum_(state, "inner")  # a round of all workers may be under way meanwhile
+        self.opt.flat.unpack(state)
+
+    @_observed
+    @torch.no_grad()
+    def begin(self) -> None:
+        """Start a round that goes on while this worker computes."""
+        if self.group.size == 1:
+            self._alone()
+            return
+        if self.before is None:
+            self.before = torch.empty_like(self.message.state)
+        self.opt.flat.pack(self.before)
+        self._pack(None)
+        self.under_way, self.flight = True, self.group.fly(self._average())
+
+    def advance(self) -> None:
+        """Let a round that is under way go on, as far as is possible without waiting."""
+        if self.flight is not None:
+            self.flight.advance()
+
+    @_observed
+    @torch.no_grad()
+    def complete(self) -> None:
+        """Let the round that was begun take effect: add what it changes to the state of now."""
+        self._land()
+        self.under_way = False
+        self.message.unpack_tail()
+        assert self.before is not None
+        self.opt.flat.correct(self.message.state, self.before)
+
+    def _land(self) -> None:
+        flight, self.flight = self.flight, None
+        if flight is not None:
+            try:
+                flight.land()
+            except BaseException:
+                self.under_way = False
+                raise
+
+    @_observed
+    @torch.no_grad()
+    def gradients(self) -> None:
+        """Replace the gradients by their mean, in one message with the requests."""
+        if self.group.size == 1:
+            return
+        found = [p.grad for group in self.opt.param_groups for p in group["params"]]
+        gradients = [gradient for gradient in found if gradient is not None]
+        asking = gradients[0].new_tensor(self.requests.values())
+        message = torch.cat([*(gradient.flatten() for gradient in gradients), asking])
+        bad = float(not self.finite.is_finite(message))
+        message = torch.cat([message, message.new_tensor([bad])])
+        self.group.sum_(message.div_(self.group.size), "round")
+        *means, asking, bads = torch.split(
+            message, [*(gradient.numel() for gradient in gradients), len(REQUESTS), 1]
+        )
+        self.requests.hear(asking)
+        self.finite.refuse(float(bads))
+        for gradient, mean in zip(gradients, means, strict=True):
+            gradient.copy_(mean.view_as(gradient))
+
+    def _alone(self, *, closing: bool = False) -> None:
+        """With nobody to average with: a single state is its own mean."""
+        loss, opt = self.opt.loss, self.opt
+        if closing:
+            self.finite.require(*opt.result, *opt.flat.vectors)
+            self.group.sum_(self.message.vector, "round")  # counted like any other's
+            if opt.steps and opt.average:
+                for v, result in zip(opt.flat.primal, opt.result, strict=True):
+                    v.copy_(result)
+                opt.flat.mark_changed()
+        loss.agree(loss.seen - loss.reported, loss.seen)
+        self.requests.hear_alone()
+
+    def state(self) -> RoundState:
+        """What was lost by compression, and the round that is under way, as copies."""
+        self._land()
+        found = RoundState(
+            compress=self.compress,
+            workers=self.group.size,
+            encoding=self.encoding.state_dict(),
+            drift=self.drift,
+            under_way=None,
+        )
+        if self.under_way:
+            assert self.before is not None
+            message = self.message
+            parts = {"message": message.vector, "before": self.before, "told": message.labels}
+            found.under_way = {name: tensor.clone() for name, tensor in parts.items()}
+        return found
+
+    @torch.no_grad()
+    def load(self, state: RoundState) -> None:
+        """Take over what `state` gave."""
+        state.check(self.compress, self.group.size)
+        self.group.wait_for_flight()  # it writes into the message, and into what is loaded
+        if state.encoding:
+            self.encoding.load_state_dict(state.encoding)
+        self.drift = state.drift
+        saved = state.under_way
+        self.flight, self.under_way = None, saved is not None
+        if saved is not None:
+            self.message.vector.copy_(saved["message"])
+            self.before = saved["before"].to(self.message.vector.device, copy=True)
+            self.message.labels.copy_(saved["told"])
+
+
+@contextmanager
+def observing_rounds(averager: Averager, around: Around) -> Iterator[None]:
+    """Inside this block every round, from packing to unpacking, happens inside `around()`."""
+    before, averager.around = averager.around, around
+    try:
+        yield
+    finally:
+        averager.around = before
+
+
+def _drift(flat: FlatState, message: Tensor) -> float:
+    """How far this worker's weights are from the mean in a message, relative to the mean."""
+    square = length = 0.0
+    own = [block.of(flat.vectors) for block in flat.blocks if block.role == "weight"]
+    for mine, stretch in zip(own, flat.stretches("weight"), strict=True):
+        pairs = zip(mine.split(_PART), message[stretch].split(_PART), strict=True)  # type: ignore[no-untyped-call]
+        for part, mean in pairs:  # in parts, so as not to need another copy of the weights
+            square += float((part.to(mean.dtype) - mean).square_().sum())
+            length += float(mean.square().sum())
+    return (square / length) ** 0.5 if length else 0.0

@@ -1,0 +1,48 @@
+"""Workers begin equal: their settings are compared, and they take the state of worker 0."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from codauc.algorithm.ppdsg import PPDSG
+from codauc.workers.group import Group
+
+
+def settings_to_compare(opt: PPDSG) -> dict[str, Any]:
+    """What must be equal on all workers."""
+    loss = opt.loss
+    groups = [{k: v for k, v in group.items() if k != "params"} for group in opt.param_groups]
+    others = tensors_outside_rounds(opt)
+    return {
+        **{k: v for k, v in opt.settings().items() if k != "groups"},
+        "tensors": {name: " ".join(rest) for name, *rest in opt.flat.layout()},
+        "other_tensors": [[str(t.dtype), *t.shape] for tensors in others for t in tensors],
+        "tasks": loss.tasks,
+        "mix": loss.mix,
+        "gamma": opt.gamma,
+        "max_grad_norm": opt.max_grad_norm,
+        "param_groups": groups,
+    }
+
+
+def tensors_outside_rounds(opt: PPDSG) -> list[list[Tensor]]:
+    """Frozen parameters and buffers that no round averages, by dtype: equal only at the start."""
+    averaged = {id(entry.tensor) for entry in opt.flat.entries}
+    by_dtype: dict[torch.dtype, list[Tensor]] = {}
+    for tensor in [*opt.model.parameters(), *opt.model.buffers()]:
+        if id(tensor) not in averaged:
+            by_dtype.setdefault(tensor.dtype, []).append(tensor)
+    return list(by_dtype.values())
+
+
+def broadcast_outside_rounds(opt: PPDSG, group: Group) -> None:
+    """Give every worker those tensors of worker 0, in one message for each dtype."""
+    for tensors in tensors_outside_rounds(opt):
+        joined = torch.cat([tensor.flatten() for tensor in tensors])
+        group.broadcast_(joined, "start")
+        parts = torch.split(joined, [tensor.numel() for tensor in tensors])
+        for tensor, part in zip(tensors, parts, strict=True):
+            tensor.copy_(part.view_as(tensor))

@@ -1,0 +1,378 @@
+"""What the commands do, from typed options to what is printed."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from codauc._internal.checks import listed
+from codauc._internal.files import whole_file
+from codauc._internal.imports import imported_class, importing_from_here, is_import_path
+from codauc._internal.terminal import printable, printable_lines
+from codauc._internal.text_table import table
+from codauc.cli.setting_options import not_imported, settings_of
+from codauc.report.comparison import comparison_page, comparison_rows
+from codauc.report.run_page import FEW_POSITIVES, page
+from codauc.runs.directory import MODEL, PROFILE, REPORT, SUMMARY, RunFolder
+from codauc.runs.settings import CONFIG, ImportPathError, RunSettings
+
+Options = dict[str, Any]
+
+
+def train(options: Options) -> int:
+    """Train, print the result, and name the report."""
+    from codauc.training.run import train as run
+
+    settings = settings_of(options)
+    with _importing(settings, *options["callback"]):
+        summary = run(
+            settings,
+            options["out"],
+            resume=options["resume"],
+            overwrite=options["overwrite"],
+            quiet=options["quiet"] or options["json"],
+            tensorboard=options["tensorboard"],
+            profile=options["profile"],
+            callbacks=[_callback(path) for path in options["callback"]],
+        )
+    if not summary:  # under torchrun: another worker tells
+        return 0
+    if options["json"]:
+        say_json(summary)
+    elif summary.get("stopped"):
+        say(_stopped(summary))
+    else:
+        folder = RunFolder(summary["run"])
+        profile = _profile(folder) if options["profile"] else []
+        say("\n".join([*profile, *_told(summary), f"Report: {folder / REPORT}"]))
+    if summary.get("stopped"):
+        return 0 if summary["saved"] else 1
+    return 130 if summary.get("interrupted") else 0
+
+
+def _profile(folder: RunFolder) -> list[str]:
+    """Where the time went, above the result; nothing of a run that had ended without a profile."""
+    from codauc.training.profile_table import profile_table
+
+    profile = folder.profile()
+    try:
+        return [] if profile is None else [profile_table(profile, folder.path), ""]
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        raise ValueError(
+            f"{folder / PROFILE} cannot be read ({type(error).__name__}: {error}): it was changed."
+        ) from error
+
+
+def _stopped(summary: dict[str, Any]) -> str:
+    if summary["steps"] is None:
+        return "Asked to leave before the training began; nothing is lost."
+    how = "saved" if summary["saved"] else "NOT SAVED, so the last checkpoint is what is left,"
+    return (
+        f"Asked to leave: {how} at step {summary['steps']}. Go on with: codauc train --resume "
+        f"--out {summary['run']}"
+    )
+
+
+def say(text: str) -> None:
+    """Print the result; the reader of a pipe may have enough."""
+    try:
+        print(printable_lines(text), flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def say_json(value: Any) -> None:
+    """Print the result as JSON, in which only the delete character would still be raw."""
+    say(json.dumps(value).replace("\x7f", "\\u007f"))
+
+
+def _importing(settings: RunSettings, *names: str) -> AbstractContextManager[None]:
+    """Find networks and callbacks in the current directory; only what may be imported is here."""
+    return importing_from_here([settings.model.name, *names])
+
+
+def _callback(path: str) -> Any:
+    from codauc.training.callbacks import Callback
+
+    try:
+        return imported_class("callback", path, Callback)()
+    except Exception as error:  # of others; it may fail in any way
+        raise ValueError(
+            f"--callback {path}: {error}; expected package.module:Class of a codauc.Callback."
+        ) from error
+
+
+def _told(summary: dict[str, Any]) -> list[str]:
+    lines = [printable(f"Note: {note}") for note in summary["notes"]]
+    if 0 < summary["test_positives"] < FEW_POSITIVES:
+        lines.append(f"Note: only {summary['test_positives']} test positives: a wide interval.")
+    if summary["interrupted"]:
+        lines.append(f"Interrupted after {summary['steps']} steps; the best model is kept.")
+    if summary["test_auc"] is None:
+        auc = summary["validation_auc"]
+        text = "no validation set either" if auc is None else f"validation AUC {auc:.4f}"
+        return [*lines, f"No test {'AUC' if summary['test_samples'] else 'set'}; {text}."]
+    cost = f"{summary['steps']} steps, {summary['seconds']:.0f} s"
+    if len(summary["workers"]) > 1:
+        cost += f", {summary['rounds']} rounds, {summary['bytes_per_worker'] / 1e6:.1f} MB a worker"
+    return [
+        *lines,
+        f"Test AUC {summary['test_auc']:.4f} (95% interval {summary['auc_low']:.4f} to "
+        f"{summary['auc_high']:.4f}), average precision {summary['average_precision']:.4f}; "
+        f"{summary['test_samples']} samples, {summary['test_positives']} positive.",
+        f"Trained on {summary['train_samples']} samples, {summary['pos_ratio']:.2%} positive: "
+        f"{cost}.",
+    ]
+
+
+def evaluate(options: Options) -> int:
+    """Print the AUC of a run's model on other data."""
+    from codauc.metrics.auc_values import auc_interval
+    from codauc.metrics.calibration import average_precision
+
+    rows, scores, labels = _scored(options)
+    if labels is None:
+        raise ValueError(
+            f"{options['source']} has no labels: expected the column of training, or --target; "
+            "codauc predict does without."
+        )
+    auc = auc_interval(scores, labels)
+    result = {
+        "auc": auc.value,
+        "auc_low": auc.low,
+        "auc_high": auc.high,
+        "average_precision": average_precision(scores, labels),
+        "samples": len(rows),
+        "positives": int(labels.sum()),
+    }
+    if options["json"]:
+        say_json(result)
+    else:
+        say(
+            f"AUC {auc.value:.4f} (95% interval {auc.low:.4f} to {auc.high:.4f}), average "
+            f"precision {result['average_precision']:.4f}; {len(rows)} samples, "
+            f"{result['positives']} positive."
+        )
+    return 0
+
+
+def predict(options: Options) -> int:
+    """Write every row's score and probability."""
+    out: Path = options["out"]
+    write = _WRITERS.get(out.suffix)
+    if write is None:
+        raise ValueError(f"--out {out}: expected a name that ends in {listed(_WRITERS)}.")
+    _check_free(out, options)
+    rows, scores, labels = _scored(options)
+    columns: dict[str, NDArray[Any]] = {
+        "row": rows,
+        "score": scores,
+        "probability": 1 / (1 + np.exp(-np.clip(scores, -700, 700))),
+    }
+    if labels is not None:
+        columns["label"] = labels
+    with whole_file(out, "the scores") as partial:
+        write(partial, columns)
+    if options["json"]:
+        say_json({"out": str(out), "rows": len(rows)})
+    elif not options["quiet"]:
+        say(f"{len(rows)} rows: {out}")
+    return 0
+
+
+def _check_free(out: Path, options: Options) -> None:
+    if out.exists() and not options["overwrite"]:
+        raise ValueError(f"{out} exists: expected another name, or --overwrite to replace it.")
+
+
+def _scored(options: Options) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any] | None]:
+    """Row numbers, log-odds and labels of the data, by a run's model."""
+    from codauc.data.opening import open_whole
+    from codauc.training.validation import check_scores, scores_of
+    from codauc.workers.group import LocalGroup
+
+    settings, saved = _loaded(options)
+    data = replace(settings.data, source=options["source"], own=False, test=None)
+    target = options["target"]
+    if target is None and settings.data.images is not None:
+        target = settings.data.target
+    data = replace(data, target=target, drop=options["drop"] or ())
+    part = open_whole(data, LocalGroup(), saved.encoder)
+    scores = saved.calibration.log_odds(scores_of(saved.model, part))
+    names = None if saved.encoder is None else saved.encoder.names
+    check_scores(options["source"], saved.model, part, scores, names)
+    order = np.argsort(part.rows.numpy(), kind="stable")
+    labels = None if part.y is None else part.y.numpy().astype(bool)[order]
+    return part.rows.numpy()[order], scores[order], labels
+
+
+def _loaded(options: Options) -> tuple[RunSettings, Any]:
+    """A run's settings and its model."""
+    from codauc.models import build
+    from codauc.models.model_file import load_model
+
+    folder, given = RunFolder(options["run"]), options["model"]
+    settings = _run_settings(folder, trust=options["trust_config"] or given is not None)
+    if not (folder / MODEL).exists():
+        raise ValueError(f"{folder.path} has no {MODEL}: it ended before its first evaluation.")
+    name = settings.model.name
+    if not is_import_path(name):
+        return settings, load_model(folder / MODEL)
+    if given not in (name, None):
+        raise ValueError(f"--model {given}: {folder.path} was trained with {name}; say that.")
+    with _importing(settings):
+        return settings, load_model(folder / MODEL, build(name, **settings.model.arguments))
+
+
+def _run_settings(folder: RunFolder, *, trust: bool) -> RunSettings:
+    """The settings of a run, which may come from anybody."""
+    try:
+        return RunSettings.from_dict(folder.config(), str(folder / CONFIG), trust=trust)
+    except ImportPathError as error:
+        raise ValueError(not_imported(folder / CONFIG, error.name)) from error
+
+
+def _parquet(path: Path, columns: dict[str, NDArray[Any]]) -> None:
+    from codauc.data.tables.columnar_files import arrow
+
+    arrow("pyarrow.parquet").write_table(arrow().table(columns), path)
+
+
+def _csv(path: Path, columns: dict[str, NDArray[Any]]) -> None:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(columns)
+        writer.writerows(zip(*(column.tolist() for column in columns.values()), strict=True))
+
+
+def _npy(path: Path, columns: dict[str, NDArray[Any]]) -> None:
+    with path.open("wb") as file:
+        np.save(file, columns["score"])
+
+
+_WRITERS: dict[str, Callable[[Path, dict[str, NDArray[Any]]], None]] = {
+    ".parquet": _parquet,
+    ".csv": _csv,
+    ".npy": _npy,
+}
+
+
+def compare(options: Options) -> int:
+    """Print the table of several runs and write their page."""
+    runs = [RunFolder(path) for path in options["runs"]]
+    header, rows = comparison_rows(runs)
+    text = comparison_page(runs)
+    out: Path = options["out"]
+    with whole_file(out, "the page") as partial:
+        partial.write_text(text, encoding="utf-8")
+    if options["json"]:
+        say_json([run.summary() for run in runs])
+    else:
+        say(table(header, rows))
+        if not options["quiet"]:
+            say(f"Picture: {out}")
+    return 0
+
+
+def report(options: Options) -> int:
+    """Write a run's report anew."""
+    folder = RunFolder(options["run"])
+    text = page(folder)
+    out: Path | None = options["out"]
+    if out is None:
+        out = folder.write(REPORT, text)
+    else:
+        with whole_file(out, "the report") as partial:
+            partial.write_text(text, encoding="utf-8")
+    say(f"Report: {out}")
+    return 0
+
+
+def export(options: Options) -> int:
+    """Write a run's model as ONNX."""
+    from codauc.models.onnx_export import export_onnx
+
+    out: Path = options["onnx"]
+    _check_free(out, options)
+    _, saved = _loaded(options)
+    export_onnx(saved, out, shape=RunFolder(options["run"]).shape())
+    say(f"ONNX: {out}")
+    return 0
+
+
+def baselines(options: Options) -> int:
+    """Train in six ways, print one table."""
+    from codauc.reproduce.baselines import run_baselines
+    from codauc.training.directory_claim import new_directory
+
+    settings = settings_of(options)
+    name = Path(settings.data.source).name.split(".")[0]
+    out = options["out"] or new_directory(f"{name}-baselines")
+    quiet = options["quiet"] or options["json"]
+    with _importing(settings):
+        folders = run_baselines(
+            settings,
+            Path(out),
+            resume=options["resume"],
+            overwrite=options["overwrite"],
+            quiet=quiet,
+        )
+    runs = [RunFolder(folder) for folder in folders]
+    if not (runs[-1] / SUMMARY).exists():
+        say(f"Asked to leave: saved. Go on with the same command, --out {out} and --resume.")
+        return 0
+    cut = not runs[-1].finished
+    runs = runs[:-1] if cut and len(runs) > 1 else runs
+    if options["json"]:
+        say_json([run.summary() for run in runs])
+    else:
+        say(table(*comparison_rows(runs)))
+    target = RunFolder(out).write("comparison.html", comparison_page(runs))
+    if not quiet:
+        say(f"Picture: {target}")
+    return 130 if cut else 0
+
+
+def reproduce(options: Options) -> int:
+    """A figure of the paper: its runs, or a plan or a trial of them; then what they show."""
+    from codauc.reproduce.command import reproduce as run
+
+    return run(options, say)
+
+
+def demo(options: Options) -> int:
+    """The demonstration."""
+    import torch
+
+    from codauc.reproduce.demo import run
+    from codauc.reproduce.demo_settings import DemoSettings
+
+    torch.set_num_threads(1)  # simulated workers run one at a time, on little data
+    quiet = options.pop("quiet")
+    if "sync_every" in options:
+        options["sync_every"] = tuple(options["sync_every"])
+    run(DemoSettings(**options), quiet=quiet)
+    return 0
+
+
+COMMANDS: dict[str, Callable[[Options], int]] = {
+    "train": train,
+    "evaluate": evaluate,
+    "predict": predict,
+    "compare": compare,
+    "report": report,
+    "export": export,
+    "baselines": baselines,
+    "reproduce": reproduce,
+    "demo": demo,
+}

@@ -1,0 +1,211 @@
+"""Settings as options, built from where they are declared, and typed options as settings."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shlex
+import tomllib
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from codauc._internal.checks import shown
+from codauc._internal.files import read_text
+from codauc._internal.setting_types import Setting, declared
+from codauc.data.data_settings import DataSettings
+from codauc.runs.settings import (
+    CONFIG,
+    PERIODS,
+    CommunicationSettings,
+    ImportPathError,
+    ModelSettings,
+    Recipe,
+    RecipeSettings,
+    RunSettings,
+    SafetySettings,
+    first_period,
+)
+
+# The tables of config.toml and the classes that declare them; "run" is what is above the tables.
+TABLES: dict[str, type] = {
+    "data": DataSettings,
+    "model": ModelSettings,
+    "recipe": Recipe,
+    "communication": CommunicationSettings,
+    "safety": SafetySettings,
+    "run": RunSettings,
+}
+
+
+def settings_with_options() -> Iterator[tuple[str, Setting]]:
+    """Every setting that has an option, with the name of its table."""
+    for table, kind in TABLES.items():
+        yield from ((table, each) for each in declared(kind) if each.option)
+
+
+def add_settings(parser: Any, groups: dict[str, Any], *, full: bool) -> None:
+    """Add the option of every setting, to the group of its table; DATA to the parser itself.
+
+    The parsed name is TABLE.NAME. An option that was not typed is not among the parsed ones.
+    Without `full` the help shows only the common ones.
+    """
+    for table, each in settings_with_options():
+        positional = not each.option.startswith("-")
+        add_setting(
+            parser if positional else groups[table],
+            each,
+            f"{table}.{each.name}",
+            hidden=not (full or each.common),
+        )
+
+
+def add_setting(group: Any, each: Setting, dest: str, *, hidden: bool = False) -> None:
+    """Add the option of one setting."""
+    known: dict[str, Any] = {
+        "default": argparse.SUPPRESS,
+        "help": argparse.SUPPRESS if hidden else each.text.replace("%", "%%"),
+    }
+    if not each.option.startswith("-"):
+        group.add_argument(dest, metavar=each.option, nargs="?", **known)
+        return
+    known["dest"] = dest
+    if each.kind == "bool" and each.metavar is None:
+        group.add_argument(each.option, action="store_true", **known)
+        return
+    many = {"nargs": "+"} if each.kind == "tuple[int, ...]" else {}
+    read = _READERS[each.kind]
+    group.add_argument(each.option, type=read, metavar=each.metavar, **many, **known)
+
+
+def settings_of(options: dict[str, Any]) -> RunSettings:
+    """The settings that typed options mean, on top of those of --config or of an existing run."""
+    typed: dict[str, dict[str, Any]] = {table: {} for table in TABLES}
+    for name, value in options.items():
+        table, dot, setting = name.partition(".")
+        if dot:
+            typed[table][setting] = value
+    settings, path = RunSettings(), options.get("config") or _existing(options)
+    if path is not None:
+        # with --model the file's network is replaced by what was typed
+        trust = options["trust_config"] or "name" in typed["model"]
+        settings = _from_file(path, trust=trust)
+        _check_here(settings, options)
+        if typed["recipe"].get("name", settings.recipe.name) != settings.recipe.name:
+            settings = replace(settings, recipe=RecipeSettings())  # its values are another's
+    _workers(typed["communication"])
+    for table, values in typed.items():
+        if values and table != "run":
+            settings = settings.with_changes(table, **values)
+    settings = replace(settings, **typed["run"])
+    if not settings.data.source:
+        raise ValueError(
+            "DATA is missing: expected a file or a directory; see codauc train --help."
+        )
+    return settings
+
+
+def _from_file(path: Path, *, trust: bool) -> RunSettings:
+    """The settings in a file; a network of its choice is imported only if it is trusted."""
+    try:
+        # what the shell has opened, as in --config <(...), is the person's own
+        opened = str(path).startswith(("/dev/fd/", "/proc/self/fd/", "/dev/stdin"))
+        text = path.read_text(encoding="utf-8") if opened else read_text(path)
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} cannot be read ({error}): expected a config.toml.") from error
+    try:
+        return RunSettings.from_toml(text, str(path), trust=trust)
+    except ImportPathError as error:
+        raise ValueError(not_imported(path, error.name)) from error
+
+
+def not_imported(path: Path, name: str) -> str:
+    """The message about a file that names a network which nobody has allowed."""
+    return (
+        f"{path} names the network {shown(name)}, which is not of codauc: importing it runs its "
+        f"code. If you know it and trust it, add --model {shlex.quote(name[:200])}, or "
+        "--trust-config to import what the file names."
+    )
+
+
+def _check_here(settings: RunSettings, options: dict[str, Any]) -> None:
+    """Raise if the data of a run that is to be resumed cannot be found from here."""
+    source = settings.data.source
+    if options.get("resume") and "data.source" not in options and "{rank}" not in source:
+        path = Path(source)
+        if not path.is_absolute() and not path.exists() and len(path.suffixes):
+            raise ValueError(
+                f"{source}, the data of the run in {options['out']}, is not here: change to the "
+                "directory where the run was started, or give DATA and the other options again."
+            )
+
+
+def _existing(options: dict[str, Any]) -> Path | None:
+    """The settings of the run to resume."""
+    if not options.get("resume"):
+        return None
+    if options["overwrite"]:
+        raise ValueError("--resume and --overwrite: expected one of them.")
+    if options["out"] is None:
+        raise ValueError("--resume without --out: expected the run's directory.")
+    path = Path(options["out"]) / CONFIG
+    # with DATA the whole command is given again, and compared with what was saved
+    return path if "data.source" not in options and path.exists() else None
+
+
+def _workers(values: dict[str, Any]) -> None:
+    """--simulate K is K workers in this process."""
+    if "simulate" in values:
+        if "workers" in values:
+            raise ValueError("--workers and --simulate: expected one of them.")
+        values["workers"], values["simulate"] = values["simulate"], True
+    elif "workers" in values:
+        values["simulate"] = False
+
+
+def read_list(text: str) -> tuple[str, ...]:
+    """Values with commas between."""
+    return tuple(part for part in text.split(",") if part)
+
+
+def _period(text: str) -> int | str:
+    try:
+        if text in PERIODS or first_period(text) is not None:
+            return text
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r}: expected a number of steps, {', '.join(PERIODS)}"
+        ) from None
+
+
+def _arguments(text: str) -> dict[str, Any]:
+    """K=V with commas between; values as in TOML, or else texts.
+
+    >>> _arguments("widths=[64,64],dropout=0.1,name=abc")
+    {'widths': [64, 64], 'dropout': 0.1, 'name': 'abc'}
+    """
+    found: dict[str, Any] = {}
+    for part in re.split(r",(?=\s*\w+\s*=)", text):
+        name, equals, value = part.partition("=")
+        if not equals:
+            raise argparse.ArgumentTypeError(f"{part!r}: expected NAME=VALUE")
+        try:
+            found[name.strip()] = tomllib.loads(f"v = {value}")["v"]
+        except tomllib.TOMLDecodeError:
+            found[name.strip()] = value
+    return found
+
+
+_READERS: dict[str, Any] = {
+    "str": str,
+    "int": int,
+    "float": float,
+    "bool": int,  # --simulate K: the number of workers
+    "Path": Path,
+    "int | str": _period,
+    "tuple[str, ...]": read_list,
+    "tuple[int, ...]": int,
+    "dict[str, Any]": _arguments,
+}

@@ -1,0 +1,86 @@
+"""Where samples come from and how they are split, as frozen data; known without torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from codauc._internal.setting_types import as_tuples, check, check_text, setting
+
+WATCHES = ("validation", "test")
+
+
+@dataclass(frozen=True)
+class DataSettings:
+    """Where the samples come from, which are positive, and how they are split.
+
+    `negative` is written by a run on images: the other classes it found. With `own` the source
+    may hold {rank}, the worker's number. With `watch="test"` nothing is held out for validation,
+    and the last model is kept instead of one that is chosen.
+    """
+
+    # fmt: off
+    source: str = setting(
+        "",
+        "a table (.csv, .parquet, .arrow), arrays (.npy, .npz), a directory of images, an archive"
+        " of CIFAR or MNIST, ImageNet's folders, or fashion-tiny", option="DATA", common=True)
+    target: str | None = setting(
+        None, "column of labels; for X.npy the file of labels, for .npz the array",
+        metavar="COLUMN", common=True)
+    positive: tuple[str, ...] = setting(
+        (),
+        "labels of the positive class; half: the first half of an archive's classes; not needed "
+        "for labels 0 and 1", metavar="LABEL[,...]", common=True)
+    negative: tuple[str, ...] = ()
+    keep_negatives: float = setting(
+        1.0, "share of the training negatives to keep ({default})", metavar="SHARE", above=0,
+        remedy="use 1 to keep all")
+    test: str | None = setting(
+        None, "test set in a file of its own; else rows are held out", metavar="FILE", common=True)
+    test_fraction: float = setting(
+        0.2, "share of the rows to hold out for the test ({default})", metavar="SHARE", least=0,
+        below=1, remedy="it is the share of samples, such as 0.2")
+    validation_fraction: float = setting(
+        0.15, "share of the rows to hold out to choose the model ({default})", metavar="SHARE",
+        least=0, below=1, remedy="it is the share of samples, such as 0.2")
+    watch: str = setting(
+        "validation",
+        "set that is evaluated during training; test, as in papers, holds out no validation set "
+        "and needs select=last ({default})", choices=WATCHES)
+    drop: tuple[str, ...] = setting((), "columns to leave out", metavar="COLUMN[,...]")
+    categories: tuple[str, ...] = setting(
+        (), "columns of numbers to treat as categories", metavar="COLUMN[,...]")
+    nan: str = setting(
+        "error", "whether NaN is an error or a missing value ({default})",
+        choices=("error", "missing"))
+    silo: str | None = setting(
+        None, "column such as the hospital: no silo is split between workers", metavar="COLUMN")
+    skew: float | None = setting(
+        None, "split rows unevenly by label (Dirichlet), to study workers that differ",
+        metavar="ALPHA")
+    own: bool = setting(
+        False,
+        "each worker reads a file of its own and keeps all of it; {{rank}} in DATA is its number")
+    images: str | None = setting(None, "directory of the images that a CSV names", metavar="DIR")
+    file_column: str | None = setting(
+        None, "column of a CSV that holds the names of image files", metavar="COLUMN")
+    image_size: int | None = setting(
+        None, "height and width of images read from files (64)", metavar="PIXELS", least=1,
+        remedy="leave it out for the default")
+    channels: int | None = setting(
+        None, "channels of images read from files: 3 (RGB) or 1 (grey)", metavar="N", least=1,
+        remedy="leave it out for the default")
+    # fmt: on
+
+    def __post_init__(self) -> None:
+        check(self)
+        as_tuples(self, "positive", "negative", "drop", "categories")
+        check_text("source", self.source)
+        if self.keep_negatives > 1:
+            raise ValueError(
+                f"keep_negatives={self.keep_negatives:g}: expected at most 1, which keeps all."
+            )
+
+    @property
+    def validation(self) -> float:
+        """The share that is held out for validation."""
+        return 0.0 if self.watch == "test" else self.validation_fraction

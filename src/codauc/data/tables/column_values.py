@@ -1,0 +1,175 @@
+"""From the columns of a batch of a table to numbers, codes and labels."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from codauc.data.tables.column_statistics import Floats, Value
+from codauc.data.tables.columnar_files import arrow
+from codauc.data.tables.encoder import Encoder
+
+Integers = NDArray[np.int64]
+
+_LARGEST = 1e150  # beyond, squares and so the standard deviation are infinite
+
+
+def numbers_of(path: str, names: Sequence[str], batch: Any, rows: Integers, nan: str) -> Floats:
+    """The numbers of some columns, NaN where a value is missing; `rows` are for errors."""
+    out = np.empty((batch.num_rows, len(names)))
+    for i, name in enumerate(names):
+        column = batch.column(name)
+        out[:, i] = _as_floats(column)
+        if doubtful(out[:, i]):
+            check_numbers(path, name, out[:, i], rows, nan, missing=_missing(column))
+    return out
+
+
+def doubtful(values: Floats) -> bool:
+    """Whether some values may be no numbers to work with; one pass, and mostly the answer is no."""
+    return not np.abs(values).sum() <= _LARGEST
+
+
+def check_numbers(
+    path: str, name: str, values: Floats, rows: Integers, nan: str, missing: Any = False
+) -> None:
+    """Raise with the place of the first value that is too large, or NaN and not `missing`."""
+    bad = np.abs(values) > _LARGEST
+    if nan == "error":
+        bad |= np.isnan(values) & ~np.asarray(missing)
+    if not bad.any():
+        return
+    at = int(bad.argmax())
+    if np.isnan(values[at]):
+        got, remedy = "NaN", "correct it, or say nan='missing' to take NaN for a missing value"
+    else:
+        got = "infinity" if np.isinf(values[at]) else f"{values[at]:g}, beyond {_LARGEST:g}"
+        remedy = "correct it, or leave it empty"
+    raise ValueError(
+        f"{path}, column {name!r}, row {int(rows[at])}: got {got}, expected a number; {remedy}."
+    )
+
+
+def texts_of(column: Any, numeric: bool = False) -> tuple[list[Value], Integers]:
+    """The different values of a column as texts, None if missing, and which each row has.
+
+    With `numeric` they are numbers, which are written in many ways.
+    """
+    pa, pc = arrow(), arrow("pyarrow.compute")
+    if not pa.types.is_dictionary(column.type):
+        column = _as_text(column).dictionary_encode()
+    values = _as_text(column.dictionary).to_pylist()
+    if numeric:
+        values = [tidy(value) for value in values]
+    which = pc.fill_null(column.indices.cast(pa.int64()), len(values)).to_numpy()
+    return [*values, None], which
+
+
+def targets_of(
+    path: str, name: str, kind: str, column: Any, rows: Integers
+) -> tuple[list[Any], Integers]:
+    """The different values of a target, and which each row has; all are there."""
+    pa = arrow()
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    missing = _missing(column)
+    values: list[Any]
+    if kind == "number":
+        values, which = _numeric_labels(column)
+        missing |= np.array([value != value for value in values], bool)[which]
+    else:
+        values, which = texts_of(column)
+        none = [value is None or str(value).lower() == "nan" for value in values]
+        missing |= np.array(none)[which]
+    if missing.any():
+        raise ValueError(
+            f"{path}, column {name!r}, row {int(rows[missing.argmax()])}: the label is missing; "
+            "expected one in every row: fill it in, or leave the row out."
+        )
+    used, which = np.unique(which, return_inverse=True)
+    return [values[i] for i in used], which
+
+
+def _numeric_labels(column: Any) -> tuple[list[Any], Integers]:
+    """The different values of a column of numbers or truth, exactly, and which each row has."""
+    pa = arrow()
+    if pa.types.is_integer(column.type) and not column.null_count:
+        found, which = np.unique(column.to_numpy(zero_copy_only=False), return_inverse=True)
+        return found.tolist(), which
+    found, which = np.unique(_as_floats(column), return_inverse=True)
+    if pa.types.is_boolean(column.type):
+        return [value if value != value else bool(value) for value in found.tolist()], which
+    return [float(str(value)) for value in found], which  # of float32 what it is written as
+
+
+def without_nan(path: str, name: str, column: Any, rows: Integers, nan: str) -> Any:
+    """A column of numbers that are taken for texts, with NaN refused or made missing."""
+    pa, pc = arrow(), arrow("pyarrow.compute")
+    if not pa.types.is_floating(column.type):
+        return column
+    values = _as_floats(column)
+    if doubtful(values):
+        check_numbers(path, name, values, rows, nan, missing=_missing(column))
+    return pc.if_else(pc.is_nan(column), pa.scalar(None, column.type), column)
+
+
+def check_far(path: str, encoder: Encoder, numbers: Floats, rows: Integers) -> None:
+    """Raise with the place of a value that training's mean and deviation cannot make an input."""
+    with np.errstate(all="ignore"):
+        far = np.abs((numbers - encoder.means()) / encoder.stds()) > 1e30
+    if far.any():
+        row, column = np.argwhere(far)[0].tolist()
+        raise ValueError(
+            f"{path}, column {encoder.numbers[column].name!r}, row {int(rows[row])}: got "
+            f"{numbers[row, column]:g}, too far from all values of training; correct it, or leave "
+            "it empty."
+        )
+
+
+def _missing(column: Any) -> NDArray[np.bool_]:
+    missing: NDArray[np.bool_] = column.is_null().to_numpy(zero_copy_only=False)
+    return missing.astype(bool)
+
+
+def _as_floats(column: Any) -> Floats:
+    """Times as microseconds, whatever unit they have in this file."""
+    pa = arrow()
+    kind = column.type
+    if pa.types.is_dictionary(kind):
+        column = column.dictionary_decode()
+        kind = column.type
+    if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
+        zone = kind.tz if pa.types.is_timestamp(kind) else None
+        column = column.cast(pa.timestamp("us", zone), safe=False).cast(pa.int64())
+    elif pa.types.is_duration(kind):
+        column = column.cast(pa.duration("us"), safe=False).cast(pa.int64())
+    if column.type != pa.float32():
+        column = column.cast(pa.float64(), safe=False)
+    floats: Floats = column.to_numpy(zero_copy_only=False)
+    return floats
+
+
+def _as_text(column: Any) -> Any:
+    pa = arrow()
+    if pa.types.is_string(column.type):
+        return column
+    if pa.types.is_floating(column.type):  # pandas makes integers floats where some are missing
+        with contextlib.suppress(pa.ArrowInvalid):
+            column = column.cast(pa.int64())
+    return column.cast(pa.string(), safe=False)
+
+
+def tidy(text: str | None) -> str | None:
+    """A number's text as whole numbers have it.
+
+    >>> tidy("1067.0"), tidy("True"), tidy("007")
+    ('1067', 'true', '007')
+    """
+    if text is None or text.lower() in ("true", "false"):
+        return None if text is None else text.lower()
+    return re.sub(r"^([-+]?\d+)\.0+$", r"\1", text)

@@ -1,0 +1,167 @@
+"""Labels as values of a column, and which of them are positive."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from codauc._internal.checks import listed
+from codauc.data.tables.column_values import tidy
+from codauc.data.tables.encoder import Target
+from codauc.data.tables.packed_rows import Vocabulary
+
+MANY = 1000  # values from which on a target is taken for a measurement
+
+Integers = NDArray[np.int64]
+
+
+def label(value: Any) -> str:
+    """A label as a text that is the same in every kind of file.
+
+    >>> [label(value) for value in (1, 1.0, "1.0", "01", 2.5, True, "TRUE", b"yes")]
+    ['1', '1', '1', '01', '2.5', 'true', 'true', 'yes']
+    """
+    value = value.item() if hasattr(value, "item") else value
+    if isinstance(value, bytes):
+        value = value.decode(errors="replace")
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return str(tidy(value))
+    if isinstance(value, int | float):
+        return str(int(value)) if float(value).is_integer() else repr(float(value))
+    raise ValueError(
+        f"a label of type {type(value).__name__}: expected a number, a text or true/false."
+    )
+
+
+class Labels:
+    """The labels of some rows: which there are, and how often each comes."""
+
+    def __init__(self, path: str, name: str) -> None:
+        self.path, self.name, self.values = path, name, Vocabulary()
+
+    def add(self, values: Collection[Any], which: Integers) -> Integers:
+        """Take in the labels `values[which]`; returns their codes."""
+        codes = self.values.encode([label(value) for value in values], which)
+        if len(self.values.codes) > MANY:
+            raise ValueError(
+                f"{self.path}, column {self.name!r} has more than {MANY:,} different values: "
+                "expected a few classes; is it the target?"
+            )
+        return codes
+
+    def add_array(self, array: NDArray[Any], rows: Integers) -> Integers:
+        """Take in an array of labels; `rows` are for errors."""
+        if array.dtype.kind not in "biufSUO":
+            raise ValueError(
+                f"{self.path}: labels of {array.dtype}, expected numbers, texts or true/false."
+            )
+        missing = _missing(array)
+        if missing.any():
+            raise ValueError(
+                f"{self.path}, row {int(rows[missing.argmax()])}: the label is missing; expected "
+                "one in every row."
+            )
+        if array.dtype.kind == "O":  # texts and numbers in one array have no order
+            array = np.array([label(value) for value in array.tolist()])
+        values, which = np.unique(array, return_inverse=True)
+        return self.add(values.tolist(), which)
+
+    def texts(self) -> list[str]:
+        """The labels that occur, by their codes."""
+        return [str(value) for value in self.values.codes]
+
+
+def resolve(path: str, name: str, counts: Mapping[Any, int], positive: Any) -> Target:
+    """The target with its positive and negative values.
+
+    0 and 1, -1 and 1, and true and false need no word; of other values the positive ones are named.
+    """
+    values = sorted(counts)
+    if len(values) < 2:
+        raise ValueError(
+            f"{path}, column {name!r}: got the value {_shown(counts)} alone, expected two classes; "
+            "AUC needs both positives and negatives."
+        )
+    chosen = _named(path, name, values, positive) if positive is not None else _known(values)
+    if chosen is None:
+        raise ValueError(
+            f"{path}, column {name!r}: got {len(values)} values, {_shown(counts)}, expected 0 and "
+            f"1, or to be told which are positive: say for example positive={_rarest(counts)!r}."
+        )
+    negative = tuple(value for value in values if value not in chosen)
+    if not negative:
+        raise ValueError(
+            f"positive={positive!r} names every value of {name!r} in {path}: expected some to be "
+            "negative; AUC needs both."
+        )
+    return Target(name, tuple(sorted(chosen)), negative)
+
+
+def positives_of(path: str, target: Target, values: Collection[str], positive: Any) -> list[bool]:
+    """Which labels are positive: by `positive` if it is said, else by what training knew."""
+    if positive is not None:
+        wanted = _wanted(positive)
+        for value in sorted(wanted.difference(values, target.positive, target.negative)):
+            raise ValueError(
+                f"positive={value!r} is no value of {target.name!r} in {path} nor in training; "
+                f"there are {listed(values)}."
+            )
+        return [value in wanted for value in values]
+    for value in values:
+        if value not in (*target.positive, *target.negative):
+            raise ValueError(
+                f"{path}, column {target.name!r}: got the value {value!r}, expected one of those "
+                f"in training, {listed((*target.positive, *target.negative))}; say "
+                f"positive={list(target.positive)!r} to take all others for negative."
+            )
+    return [value in target.positive for value in values]
+
+
+def _known(values: list[str]) -> set[str] | None:
+    if values in (["0", "1"], ["-1", "1"]):
+        return {"1"}
+    return {"true"} if values == ["false", "true"] else None
+
+
+def _wanted(positive: Any) -> set[str]:
+    if hasattr(positive, "tolist"):  # an array or a tensor, perhaps of one number
+        positive = positive.tolist()
+    listed = isinstance(positive, Collection) and not isinstance(positive, str | bytes)
+    wanted = {label(value) for value in (positive if listed else [positive])}
+    if not wanted:
+        raise ValueError("positive=[]: expected at least one value of the target.")
+    return wanted
+
+
+def _named(path: str, name: str, values: list[str], positive: Any) -> set[str]:
+    wanted = _wanted(positive)
+    for value in sorted(wanted - set(values)):
+        raise ValueError(
+            f"positive={value!r} is no value of {name!r} in {path}, which has {listed(values)}; "
+            "name one of these."
+        )
+    return wanted
+
+
+def _missing(array: NDArray[Any]) -> NDArray[np.bool_]:
+    if array.dtype.kind == "f":
+        missing: NDArray[np.bool_] = np.isnan(array)
+        return missing
+    if array.dtype.kind == "O":
+        return np.array([value is None or value != value for value in array.tolist()], bool)
+    return np.zeros(len(array), bool)
+
+
+def _shown(counts: Mapping[Any, int]) -> str:
+    often = sorted(counts.items(), key=lambda item: -item[1])
+    texts = [f"{value!r} ({count} times)" for value, count in often[:5]]
+    return ", ".join(texts) + (", ..." if len(often) > 5 else "")
+
+
+def _rarest(counts: Mapping[Any, int]) -> str:
+    return str(min(counts.items(), key=lambda item: item[1])[0])

@@ -1,0 +1,242 @@
+"""A worker's rows of a table, packed into one matrix: in memory, or on disk when it is large."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from codauc.data.rows import Rows, block_of
+from codauc.data.tables.column_statistics import Floats, Moments, Summary, Value
+from codauc.data.tables.encoder import Encoder
+
+Matrix = NDArray[Any]
+
+_FAR = 1e30  # units, that float32 can hold
+_SHORT = (np.float32, np.float16, np.int16, np.uint8, np.int8, np.bool_)  # exact in float32
+
+
+class Vocabulary:
+    """The texts of one column in the order in which they came, and how often each did."""
+
+    def __init__(self) -> None:
+        self.codes: dict[Value, int] = {}
+        self.counts: list[int] = []
+
+    def encode(self, values: Sequence[Value], which: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
+        """The codes of `values[which]`."""
+        used = np.bincount(which, minlength=len(values))
+        table = np.zeros(len(values), np.int64)
+        for i in np.flatnonzero(used).tolist():
+            code = self.codes.setdefault(values[i], len(self.codes))
+            if code == len(self.counts):
+                self.counts.append(0)
+            self.counts[code] += int(used[i])
+            table[i] = code
+        codes: NDArray[np.int64] = table[which]
+        return codes
+
+    def as_counts(self) -> dict[Value, int]:
+        """How often each text came."""
+        return dict(zip(self.codes, self.counts, strict=True))
+
+
+class Packer:
+    """Takes rows in and keeps them as float32, numbers first, then codes of its own vocabularies.
+
+    Beyond `memory` bytes the rows go to a file in `folder` that has no name any more, so that
+    nothing is left behind however the program ends. Numbers are kept as (x - shift) / unit, since
+    float32 alone would not tell the minutes of a date apart: with an `encoder` its mean and
+    standard deviation, so that a row does not depend on others, else the median and the spread of
+    a column's first values.
+    """
+
+    def __init__(
+        self,
+        numbers: int,
+        categories: int,
+        memory: int,
+        folder: Path | None,
+        encoder: Encoder | None = None,
+    ) -> None:
+        self.moments = Moments(numbers)
+        self.vocabularies = [Vocabulary() for _ in range(categories)]
+        self.width, self.rows = numbers + categories, 0
+        self.memory, self.folder = memory, folder
+        self.shift, self.unit = np.full(numbers, np.nan), np.ones(numbers)
+        self.encoder = encoder
+        if encoder is not None:
+            self.shift, self.unit = encoder.means(), encoder.stds()
+        self._parts: list[NDArray[np.float32]] = []
+        self._file: IO[bytes] | None = None
+
+    def expect(self, rows: int) -> None:
+        """Rows that are known to be too many go to disk from the first on."""
+        if rows * self.width * 4 > self.memory:
+            self.memory = 0
+
+    def __del__(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def add(self, numbers: Floats, codes: Sequence[NDArray[np.int64]]) -> None:
+        """Take in rows; NaN is a missing number."""
+        self.moments.add(numbers)
+        for column in np.flatnonzero(np.isnan(self.shift)).tolist():
+            self._measure(column, numbers[:, column])
+        block = np.empty((len(numbers), self.width), np.float32)
+        apart = numbers - self.shift
+        with np.errstate(all="ignore"):  # a column that is still of nothing is NaN
+            far = np.nanmax(np.abs(apart), axis=0, initial=0.0)
+            for column in np.flatnonzero(far > _FAR * self.unit).tolist():
+                self._widen(column, float(far[column]))
+            apart *= 1 / self.unit
+            block[:, : numbers.shape[1]] = apart
+        for column, values in enumerate(codes, numbers.shape[1]):
+            block[:, column] = values
+        self.rows += len(block)
+        self._parts.append(block)
+        if self.rows * self.width * 4 > self.memory:
+            self._to_disk()
+
+    def _measure(self, column: int, values: Floats) -> None:
+        """Choose a column's shift and unit from the first values it has, outliers or not."""
+        there = values[~np.isnan(values)]
+        if len(there):
+            self.shift[column] = np.median(there)
+            spread = float(np.median(np.abs(there - self.shift[column]))) or float(there.std())
+            self.unit[column] = max(spread, 1e-290) if spread else 1.0
+
+    def _widen(self, column: int, size: float) -> None:
+        """Take a larger unit, where values came that float32 would not hold in the old one."""
+        unit = size / _FAR
+        for part in self._parts:
+            part[:, column] *= self.unit[column] / unit
+        if self._file is not None:
+            shape = (self.rows - sum(map(len, self._parts)), self.width)
+            kept = np.memmap(self._file, np.float32, "r+", shape=shape)
+            kept[:, column] *= self.unit[column] / unit
+            kept.flush()
+        self.unit[column] = unit
+
+    def _to_disk(self) -> None:
+        try:
+            if self._file is None:
+                self._file = tempfile.TemporaryFile(dir=self.folder, buffering=0)  # noqa: SIM115
+            for part in self._parts:
+                _write(self._file, part.data)
+        except OSError as error:
+            raise OSError(
+                error.errno,
+                f"rows beyond memory={self.memory} bytes cannot be kept in "
+                f"{self.folder or tempfile.gettempdir()} ({error.strerror}): this worker has "
+                f"{self.rows * self.width * 4 / 1e9:.1f} GB of them so far; name a folder with "
+                "room as folder=..., or allow more memory",
+            ) from error
+        self._parts = []
+
+    def encoded(self, encoder: Encoder) -> Tensor | EncodedRows:
+        """All rows: encoded at once from memory, when asked for from disk. Ends the packing."""
+        pairs = zip(encoder.categories, self.vocabularies, strict=True)
+        lookups = [category.codes(list(vocabulary.codes)) for category, vocabulary in pairs]
+        shift = np.nan_to_num(self.shift)  # of a column of nothing it is still NaN
+        coder = Coder(encoder, np.dtype(np.float32), shift, self.unit, lookups)
+        if self._file is None:
+            self._parts.reverse()
+            parts = (self._parts.pop() for _ in range(len(self._parts)))
+            return coder.encode_all(parts, self.rows)
+        matrix = np.memmap(self._file, np.float32, "r", shape=(self.rows, self.width))
+        return EncodedRows(matrix, coder)
+
+    def summary(self) -> Summary:
+        """What the rows taken in tell."""
+        categories = [vocabulary.as_counts() for vocabulary in self.vocabularies]
+        return Summary(self.rows, self.moments, categories)
+
+
+def _write(file: IO[bytes], data: memoryview) -> None:
+    """All of it; a single write may take less."""
+    rest = data.cast("B")
+    while len(rest):
+        rest = rest[file.write(rest) :]
+
+
+class Coder:
+    """An encoder, made ready for raw rows of one kind.
+
+    Raw rows are numbers as (x - `shift`) / `unit`, then codes of which `lookups` give the
+    encoder's; or images.
+    """
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        dtype: np.dtype[Any],
+        shift: Floats | float = 0.0,
+        unit: Floats | float = 1.0,
+        lookups: Sequence[Sequence[int]] = (),
+    ) -> None:
+        self.dtype = torch.float32 if dtype in _SHORT else torch.float64
+        self.native = dtype.newbyteorder("=")
+        scale, exact = unit / encoder.stds(), (encoder.means() - shift) / unit
+        centre = torch.from_numpy(exact).to(self.dtype)
+        # What rounding does to a large mean is added back; before it would be lost in it.
+        left = (centre.numpy() - exact) * scale
+        self.centre, self.scale, self.left = (
+            torch.as_tensor(part, dtype=self.dtype).view(-1, *(1 for _ in encoder.shape))
+            for part in (centre, scale, left)
+        )
+        self.numbers, self.inputs = len(encoder.numbers), encoder.inputs
+        self.shape = encoder.shape
+        self.flagged = torch.tensor(encoder.flagged)
+        sizes = [len(lookup) for lookup in lookups]
+        self.starts = torch.tensor([0, *np.cumsum(sizes)[:-1]] if sizes else [], dtype=torch.int64)
+        self.lookup = torch.tensor([code for lookup in lookups for code in lookup]).float()
+
+    def encode(self, raw: Matrix) -> Tensor:
+        """Inputs from raw rows."""
+        rows = torch.from_numpy(raw.astype(self.native, order="C", copy=False))
+        x = rows[:, : self.numbers].to(self.dtype)
+        missing = x.isnan()
+        x = torch.addcmul(self.left, x - self.centre, self.scale).float()
+        parts = [x]
+        if missing.any():
+            x.masked_fill_(missing, 0.0)
+        if len(self.flagged):
+            parts.append(missing[:, self.flagged].float())
+        if len(self.starts):
+            parts.append(self.lookup[rows[:, self.numbers :].long() + self.starts])
+        return torch.cat(parts, dim=1) if len(parts) > 1 else x
+
+    def encode_all(self, parts: Iterable[Matrix], rows: int) -> Tensor:
+        """Inputs from raw rows that come in parts; each is given up as soon as it is encoded."""
+        out = torch.empty(rows, self.inputs, *self.shape)
+        start = 0
+        for raw in parts:
+            out[start : start + len(raw)] = self.encode(raw)
+            start += len(raw)
+        return out
+
+
+class EncodedRows(Rows):
+    """Rows of a matrix on disk, encoded when they are asked for; `chosen` are those meant."""
+
+    def __init__(self, matrix: Matrix, coder: Coder, chosen: Tensor | None = None) -> None:
+        self.matrix = matrix.view(np.ndarray)  # numpy's memmap would make each batch one too
+        self.coder, self.chosen = coder, chosen
+        self.block = block_of(matrix)
+
+    def __len__(self) -> int:
+        return len(self.matrix) if self.chosen is None else len(self.chosen)
+
+    def gather(self, indices: Tensor) -> Tensor:
+        """Read and encode some rows."""
+        if self.chosen is not None:
+            indices = self.chosen.index_select(0, indices)
+        return self.coder.encode(self.matrix[indices.numpy()])

@@ -1,0 +1,285 @@
+"""From people's files to a worker's inputs and labels."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from codauc._internal.checks import choice, known_arguments
+from codauc.data.binary_labels import thin_negatives
+from codauc.data.dataset import Part
+from codauc.data.fingerprint import of_worker, total
+from codauc.data.rows import Rows
+from codauc.data.shards import ShardCount, even_shards, silo_shards, skewed_shards
+from codauc.data.splits import PARTS, Split
+from codauc.data.tables.column_roles import LARGE, TableRequest
+from codauc.data.tables.column_statistics import Moments, Summary, Value, of_all
+from codauc.data.tables.column_values import Integers
+from codauc.data.tables.encoder import Encoder, Target, fit
+from codauc.data.tables.labels import Labels, positives_of, resolve
+from codauc.data.tables.scan import Pass
+from codauc.data.tables.table_sources import RowSource, label_summary, open_source
+from codauc.workers.agreement import compare, together
+from codauc.workers.group import Group, LocalGroup
+
+_RARE = 5  # texts that occur less often are as good as unseen
+
+
+@known_arguments
+def read_table(
+    source: Any,
+    target: Any = None,
+    *,
+    positive: Any = None,
+    group: Group | None = None,
+    seed: int = 0,
+    encoder: Encoder | None = None,
+    categories: Sequence[str] = (),
+    drop: Sequence[str] = (),
+    keep_negatives: float = 1.0,
+    silo: str | None = None,
+    skew: float | None = None,
+    own: bool = False,
+    split: Split | None = None,
+    part: str = "train",
+    nan: str = "error",
+    memory: int = LARGE,
+    folder: str | os.PathLike[str] | None = None,
+    progress: Callable[[int], object] | None = None,
+) -> Part:
+    """A worker's share of a table, as inputs and labels.
+
+    `source` is a file (.csv, .tsv, also .gz; .parquet; .arrow, .feather; .npy, .npz), a folder of
+    Parquet files, a pandas frame, a pyarrow table, or a numpy array. `target` names the column of
+    labels; for an .npy file it is the file of labels, for an .npz the name of their array, for an
+    array the labels themselves. `positive` is the value, or the values, that are positive; 0 and 1,
+    -1 and 1, true and false need none.
+
+    Numbers are standardised with the mean and the standard deviation of all workers' rows. Missing
+    values become the mean and get a flag; texts become codes (those rarer than 5 times one code for
+    all unseen ones). `categories` are columns to take for texts, `drop` columns to leave out;
+    `nan="missing"` takes NaN for missing instead of refusing it. What was learnt of the columns is
+    `table.encoder`: given as `encoder`, other data is read the same way, with or without labels.
+
+    Every worker of the `group` calls this and gets its own rows: an even, random share by `seed`.
+    From a large file (256 MB) with as many blocks as workers (row groups of Parquet, record batches
+    of Arrow) it reads blocks of its own. `silo` names a column, such as the hospital: no silo is
+    divided. `skew` gives label-skewed shards (`skewed_shards`). With `own=True` each worker names a
+    file of its own and keeps all of it. `keep_negatives` is the part of the negatives to keep.
+    With a `split` only one `part` of the rows is read: "train", "validation" or "test"; the other
+    two are read with the encoder of the first, and keep all their negatives.
+
+    A worker keeps up to `memory` bytes of rows in memory, more in a file without a name in `folder`
+    (default: the system's for temporary files); .npy and uncompressed .npz stay where they are.
+    While it reads, `progress(rows so far)` is called.
+
+    >>> import numpy as np
+    >>> features, labels = np.array([[1.0, 5.0], [3.0, 5.0]]), np.array([0, 1])
+    >>> table = read_table(features, labels)
+    >>> table.x, table.y, table.pos_ratio
+    (tensor([[-1.,  0.],
+            [ 1.,  0.]]), tensor([False,  True]), 0.5)
+    """
+    if choice("part", part, PARTS) != "train" and split is None:
+        raise ValueError(f"part={part!r} without a split: expected split=Split(...) too.")
+    request = TableRequest(
+        target=target,
+        positive=positive,
+        encoder=encoder,
+        categories=categories,  # type: ignore[arg-type]
+        drop=drop,  # type: ignore[arg-type]
+        keep_negatives=keep_negatives,
+        silo=silo,
+        skew=skew,
+        own=own,
+        split=split,
+        seed=seed,
+        nan=nan,
+        memory=memory,
+        folder=None if folder is None else Path(folder),
+        progress=progress,
+    )
+    return read_parts(source, request, [part], LocalGroup() if group is None else group)[part]
+
+
+def read_parts(
+    source: Any, request: TableRequest, parts: Sequence[str], group: Group
+) -> dict[str, Part]:
+    """A worker's share of several parts of a table, the training part first if it is one of them.
+
+    A file is read at most twice: for the labels of all rows, if they decide which rows are whose,
+    and for the rows of all parts. A CSV file that fits in the request's memory is read once.
+    """
+    opened = together(group, lambda: open_source(source, request), "start")
+    _compare(group, opened, request, parts)
+    labels = _labels(opened, group, request) if request.need_labels else None
+    scan = _Scan(opened, request, parts, group, labels)
+    found: dict[str, Part] = {}
+    encoder = request.encoder
+    for part in parts:
+        done = together(group, partial(scan.read, part, encoder), "start")
+        found[part] = _finished(opened, done, group, request.positive, encoder)
+        encoder = found[part].encoder
+    return found
+
+
+def _compare(group: Group, opened: RowSource, request: TableRequest, parts: Sequence[str]) -> None:
+    """See that all workers read the same data, or columns, in the same way."""
+    columns, encoder = opened.columns, request.encoder
+    same = {
+        "columns": {
+            "numbers": columns.numbers,
+            "categories": columns.categories,
+            "times": columns.times,
+            "numeric": columns.numeric,
+        },
+        "target": None if encoder is not None else columns.target,
+        "data": None if request.own else opened.size(),
+        "positive": str(request.positive),
+        "encoder": None if encoder is None else encoder.to_dict(),
+        "split": None if request.split is None else asdict(request.split),
+        "parts": parts,
+        **{
+            name: getattr(request, name)
+            for name in ("nan", "drop", "keep_negatives", "silo", "skew", "own", "seed")
+        },
+    }
+    compare(group, same, torch.device("cpu"))
+
+
+class _Scan:
+    """Which rows of each part are a worker's, and the passes over them."""
+
+    def __init__(
+        self,
+        opened: RowSource,
+        request: TableRequest,
+        parts: Sequence[str],
+        group: Group,
+        labels: Tensor | None,
+    ) -> None:
+        self.opened, self.request, self.parts, self.group = opened, request, parts, group
+        self.labels = labels
+        self.silos: Integers | None = None
+        self.rows: dict[str, Tensor] = {}
+
+    def read(self, part: str, encoder: Encoder | None) -> Pass:
+        """The pass over a worker's rows of one part."""
+        request, group, first = self.request, self.group, part == self.parts[0]
+        if first and request.silo is not None:
+            self.silos = self.opened.silos(request.silo)
+        if first and (self.labels is not None or self.silos is not None):
+            self.rows = {name: self._chosen(name) for name in self.parts}
+        if self.rows:
+            rest = [self.rows[name] for name in self.parts[1:]] if first else []
+            later = torch.cat(rest) if rest else None
+            done = self.opened.some(self.rows[part], encoder, later)
+        elif request.own or group.size == 1:
+            done = self.opened.some(None, encoder)
+        else:
+            done = self.opened.even(group.rank, group.size, encoder)
+        if self.silos is not None:  # which decide who has which rows
+            silos = self.silos[done.rows.numpy()].astype(np.uint64)
+            done.fingerprint += total(done.rows.numpy(), silos)
+        if request.own:
+            done.fingerprint = of_worker(group.rank, done.fingerprint % 2**64)
+        return done
+
+    def _chosen(self, part: str) -> Tensor:
+        """The numbers of a worker's rows, in the file's order."""
+        request, labels, group = self.request, self.labels, self.group
+        kept = torch.arange(len(self.silos) if labels is None else len(labels))  # type: ignore[arg-type]
+        if labels is not None and request.split is not None:
+            kept = request.split.rows(labels, part)
+        keep = request.keep_negatives if part == "train" else 1.0
+        # a file of a worker's own may lack negatives
+        if labels is not None and keep < 1 and not labels[kept].all():
+            kept = kept[thin_negatives(labels[kept], keep, request.seed)]
+        if request.own:
+            return kept
+        if self.silos is not None:
+            shards = silo_shards(self.silos[kept.numpy()], group.size)
+        elif request.skew is not None and labels is not None and part == self.parts[0]:
+            shards = skewed_shards(labels[kept], group.size, request.skew, request.seed)
+        else:
+            shards = even_shards(len(kept), group.size, request.seed)
+        return kept[shards[group.rank]].sort().values
+
+
+def _labels(opened: RowSource, group: Group, request: TableRequest) -> Tensor:
+    """Every row's label."""
+
+    def read() -> tuple[Labels, Tensor]:
+        if opened.columns.target is None:
+            raise ValueError(f"{opened.path} has no labels: expected some, to choose rows by them.")
+        return opened.targets()
+
+    labels, codes = together(group, read, "start")
+    positive = request.positive
+    target = _target(opened, of_all(label_summary(labels), group), positive, request.encoder)
+    return together(group, lambda: _positive(opened, target, labels, positive), "start")[codes]
+
+
+def _positive(opened: RowSource, target: Target, labels: Labels, positive: Any) -> Tensor:
+    """Which of the labels, by their codes, are positive."""
+    return torch.tensor(positives_of(opened.path, target, labels.texts(), positive))
+
+
+def _target(
+    opened: RowSource, summaries: list[Summary], positive: Any, encoder: Encoder | None
+) -> Target:
+    if encoder is not None:
+        return encoder.target
+    counts: Counter[Value] = Counter()
+    for summary in summaries:
+        counts.update(summary.targets)
+    return resolve(opened.path, str(opened.columns.target), counts, positive)
+
+
+def _finished(
+    opened: RowSource,
+    done: Pass,
+    group: Group,
+    positive: Any,
+    encoder: Encoder | None,
+) -> Part:
+    summaries = of_all(done.summary, group)
+    for rank, summary in enumerate(summaries):
+        if not summary.rows:
+            raise ValueError(
+                f"{opened.path} leaves worker {rank} without rows: expected at least one for each "
+                f"of the {group.size} workers; use fewer."
+            )
+    target = _target(opened, summaries, positive, encoder)
+    coder = _fitted(opened, summaries, target) if encoder is None else encoder
+
+    def own_part() -> tuple[Rows | Tensor, Tensor | None]:
+        y = None
+        if done.labels is not None and done.codes is not None:
+            y = _positive(opened, target, done.labels, positive)[done.codes.long()]
+        return done.encoded(coder), y
+
+    x, y = together(group, own_part, "start")
+    samples = [summary.rows for summary in summaries]
+    mine = torch.tensor([-1 if y is None else int(y.sum())])
+    positives = group.gather(mine, "start").flatten().tolist()
+    counts = [ShardCount(*pair) for pair in zip(samples, positives, strict=True)]
+    known = counts if -1 not in positives else []
+    return Part(x, y, done.rows, known, coder, done.fingerprint)
+
+
+def _fitted(opened: RowSource, summaries: list[Summary], target: Target) -> Encoder:
+    columns = opened.columns
+    whole_set = Summary(0, Moments(len(columns.numbers)), [{} for _ in columns.categories])
+    for summary in summaries:
+        whole_set.merge(summary)
+    return fit(columns, target, whole_set, rare=_RARE, shape=opened.shape)

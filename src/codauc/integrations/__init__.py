@@ -1,0 +1,1 @@
+"""How codauc fits the libraries people use: the scikit-learn estimator."""

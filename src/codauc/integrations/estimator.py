@@ -1,0 +1,299 @@
+"""scikit-learn's way in: a classifier with fit, predict_proba and partial_fit."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, Self
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+try:
+    from sklearn.base import BaseEstimator, ClassifierMixin  # type: ignore[import-untyped]
+    from sklearn.utils import check_random_state  # type: ignore[import-untyped]
+    from sklearn.utils.validation import (  # type: ignore[import-untyped]
+        check_is_fitted,
+        column_or_1d,
+    )
+except ImportError as error:
+    raise ImportError(
+        "AUCClassifier needs scikit-learn 1.6 or later: pip install 'codauc[sklearn]'."
+    ) from error
+
+from codauc._internal.checks import listed
+from codauc.data import Encoder
+from codauc.data.dataset import DataSet
+from codauc.data.rows import as_rows
+from codauc.data.shards import ShardCount
+from codauc.data.tables import read_table
+from codauc.integrations.estimator_fit import (
+    FitJob,
+    first_encoder,
+    fit_worker,
+    with_own_randomness,
+)
+from codauc.integrations.estimator_inputs import (
+    Array,
+    as_names,
+    checked_rows,
+    checked_targets,
+    frame_columns,
+    positives,
+    read_rows,
+    two_classes,
+)
+from codauc.integrations.estimator_settings import module_maker, run_settings, validation_split
+from codauc.integrations.partial_fit import Learner
+from codauc.metrics.auc_values import auc
+from codauc.metrics.calibration import Calibration
+from codauc.metrics.evaluation import logits_of
+from codauc.models import build
+from codauc.models.base import Model
+from codauc.runs.settings import Recipe
+from codauc.training.build import make_model, resolve_settings
+from codauc.workers.launcher import launch
+
+
+class AUCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """A network trained for the largest AUC, with scikit-learn's interface.
+
+    `X` is an array or a list of numbers [N, features], images [N, channels, H, W], or a pandas
+    frame, whose columns may also be texts, categories or dates. NaN is a missing value. `y` has two
+    classes; the second of `classes_`, in sorted order, is the positive one.
+
+    `model` is "auto" (which fits the data), a name of `codauc.models`, an import path
+    "package.module:Class", a class or function that makes an `nn.Module` (each with
+    `model_arguments`), or an `nn.Module`, of which a copy is trained. `recipe` is "default",
+    "paper" or "bce"; what is None is for it to decide. `steps` are those of the first stage,
+    without the warm start. `recipe_arguments` are further values of
+    `codauc.runs.settings.RecipeSettings`, such as `{"evaluations": 50}`.
+
+    `validation_fraction` of each class is set aside: it chooses the weights that are kept, and
+    makes log-odds of logits. Where a class is too small for it, or with 0, the last weights are
+    kept and the training data are used for the log-odds.
+
+    With `workers` K the rows are shared out to K processes of this machine, or with `simulate=True`
+    to K workers in this process; `sync_every` is the number of steps between two averagings.
+    `categories` and `drop` name columns of a frame: numbers to be taken for texts, and what is to
+    be left out. The same `random_state` gives the same model; torch's and numpy's own random states
+    are left alone. `verbose=1` shows the progress.
+
+    After `fit`: `classes_`, `n_features_in_`, `feature_names_in_` (of a frame), `module_` (the
+    network, in evaluation mode), `encoder_` (how rows become its inputs), `calibration_`,
+    `history_` (one dict for each evaluation), `n_iter_` (steps), `best_step_` and
+    `validation_auc_` (None without validation).
+
+    >>> X = np.random.default_rng(0).normal(size=(200, 3))
+    >>> y = np.where(X[:, 0] > 1, "rare", "common")
+    >>> model = AUCClassifier(steps=50, random_state=0).fit(X, y)
+    >>> model.classes_.tolist(), model.predict_proba(X).shape
+    (['common', 'rare'], (200, 2))
+    >>> model.score(X, y) > 0.9
+    True
+    """
+
+    classes_: Array
+    module_: nn.Module
+    encoder_: Encoder
+    calibration_: Calibration
+    _columns: list[str] | None  # of a frame, with those that are dropped
+
+    def __init__(
+        self,
+        model: Any = "auto",
+        *,
+        model_arguments: dict[str, Any] | None = None,
+        recipe: str = "default",
+        optimizer: str | None = None,
+        lr: float | None = None,
+        gamma: float | None = None,
+        weight_decay: float | None = None,
+        batch_size: int | None = None,
+        steps: int | None = None,
+        stages: int | None = None,
+        warm_start: float | None = None,
+        balance: float | None = None,
+        select: str | None = None,
+        recipe_arguments: dict[str, Any] | None = None,
+        validation_fraction: float = 0.15,
+        workers: int = 1,
+        simulate: bool = False,
+        sync_every: int | str | None = None,
+        categories: Sequence[str] | None = None,
+        drop: Sequence[str] | None = None,
+        random_state: Any = None,
+        verbose: int = 0,
+    ) -> None:
+        self.model = model
+        self.model_arguments = model_arguments
+        self.recipe = recipe
+        self.optimizer = optimizer
+        self.lr = lr
+        self.gamma = gamma
+        self.weight_decay = weight_decay
+        self.batch_size = batch_size
+        self.steps = steps
+        self.stages = stages
+        self.warm_start = warm_start
+        self.balance = balance
+        self.select = select
+        self.recipe_arguments = recipe_arguments
+        self.validation_fraction = validation_fraction
+        self.workers = workers
+        self.simulate = simulate
+        self.sync_every = sync_every
+        self.categories = categories
+        self.drop = drop
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def __sklearn_tags__(self) -> Any:
+        """Two classes, dense input, NaN allowed."""
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_class = False
+        tags.input_tags.allow_nan = True
+        return tags
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Train anew on all of `X` and `y`."""
+        self.__dict__.pop("module_", None)  # one that fails is not fitted
+        x = self._rows(X, reset=True)
+        labels = self._labels(x, y, reset=True)
+        seed = self._seed()
+        settings = run_settings(self, seed)
+        job = FitJob(
+            settings,
+            x,
+            labels,
+            validation_split(self, labels, seed),
+            module_maker(self),
+            self.verbose > 0,
+        )
+        ways = settings.communication
+        work = partial(fit_worker, job=job)
+        fitted = launch(work, workers=ways.workers, simulate=ways.simulate, seed=seed)[0]
+        make = job.maker or partial(build, fitted.model.name, **fitted.model.arguments)
+        self.module_ = with_own_randomness(make, seed)
+        self.module_.load_state_dict(fitted.weights)
+        self.module_.eval()
+        self.encoder_, self.calibration_ = fitted.encoder, fitted.calibration
+        self.history_, self.n_iter_ = fitted.history, fitted.steps
+        self.best_step_, self.validation_auc_ = fitted.step, fitted.validation_auc
+        self._stream = Learner(seed, counts=_counts(labels))
+        return self
+
+    def partial_fit(self, X: Any, y: Any, classes: Any = None) -> Self:
+        """Continue training: one pass over these rows in batches, at the recipe's first step size.
+
+        The first call, unless after `fit`, makes the network, and what it learns of the columns
+        (means, categories) stays as it is. It may hold one class only if `classes` names both. The
+        share of positives is that of all rows so far; a, b, alpha and the optimizer continue.
+        A random sample of the rows so far, at most 1024, is kept for the log-odds: from 10 of each
+        class on it sets `calibration_`. One worker does it, without a validation set.
+        """
+        first = not hasattr(self, "module_")
+        x = self._rows(X, reset=first)
+        labels = self._labels(x, y, classes, reset=first)
+        if first:
+            self._stream = Learner(self._seed())
+            self.encoder_ = first_encoder(x, labels, as_names(self.categories))
+            self.calibration_, self.history_, self.n_iter_ = Calibration(), [], 0
+        stream = self._stream
+        part = read_rows(x, labels, encoder=self.encoder_)
+        seen, stream.counts = stream.counts, stream.counts + _counts(labels)
+        so_far = replace(part, counts=[ShardCount(int(stream.counts.sum()), int(stream.counts[0]))])
+        opened = DataSet.of_table(so_far)
+        settings = resolve_settings(run_settings(self, stream.seed), opened, 1)
+        assert isinstance(settings.recipe, Recipe)
+        if first:
+            rows = as_rows(part.x).gather(torch.arange(len(part.x)))
+            make = module_maker(self) or partial(make_model, settings, rows, stream.ratio)
+            module = with_own_randomness(make, stream.seed)
+        else:
+            module = self.module_
+        try:
+            learn = partial(stream.learn, module, part, settings.recipe)
+            self.n_iter_ += with_own_randomness(learn, stream.seed + stream.calls)
+        except BaseException:
+            stream.counts = seen
+            raise
+        self.module_ = module
+        self.calibration_ = stream.calibrated(self.module_) or self.calibration_
+        self.best_step_, self.validation_auc_ = self.n_iter_, None
+        return self
+
+    def decision_function(self, X: Any) -> Array:
+        """The log-odds of the positive class, shape [N]; AUC and order are those of the logits."""
+        check_is_fitted(self, "module_")
+        x = read_table(self._rows(X, reset=False), encoder=self.encoder_, nan="missing").x
+        return self.calibration_.log_odds(logits_of(_exact(self.module_, self.encoder_), x))
+
+    def predict_proba(self, X: Any) -> Array:
+        """The probabilities of both classes, shape [N, 2], in the order of `classes_`."""
+        positive = torch.from_numpy(self.decision_function(X))
+        return torch.stack([(-positive).sigmoid(), positive.sigmoid()], dim=1).numpy()
+
+    def predict(self, X: Any) -> Array:
+        """The more probable class of each row."""
+        positive = self.decision_function(X) > 0
+        return np.asarray(self.classes_[positive.astype(int)])
+
+    def score(self, X: Any, y: Any) -> float:
+        """The AUC, not the accuracy."""
+        scores = self.decision_function(X)
+        return float(auc(scores, positives(column_or_1d(y), self.classes_)))
+
+    def _rows(self, X: Any, *, reset: bool) -> Any:
+        columns = frame_columns(X) if reset else self._columns
+        x = checked_rows(self, X, columns, reset=reset)
+        if reset:
+            self._columns = columns
+        return x
+
+    def _labels(self, x: Any, y: Any, classes: Any = None, *, reset: bool) -> Array:
+        """1 where `y` is the positive class, else 0; with `reset` the classes are set."""
+        y = checked_targets(x, y)
+        found = self.classes_ if classes is None and not reset else np.unique(y)
+        if classes is not None:
+            found = np.unique(column_or_1d(classes))
+        if reset:
+            self.classes_ = two_classes(found)
+        elif not np.array_equal(found, self.classes_):
+            raise ValueError(
+                f"classes are {listed(found.tolist())}: expected those of the first call, "
+                f"{listed(self.classes_.tolist())}; leave classes out."
+            )
+        return positives(y, self.classes_)
+
+    def _seed(self) -> int:
+        if self.random_state is None:  # numpy's global state is left alone
+            return int(np.random.default_rng().integers(2**31 - 1))
+        return int(check_random_state(self.random_state).randint(2**31 - 1))
+
+
+def _counts(labels: Array) -> Tensor:
+    """How many positives and negatives, shape [2, 1]."""
+    positives = int(labels.sum())
+    return torch.tensor([[positives], [len(labels) - positives]])
+
+
+class _Exact(nn.Module):
+    """A copy in float64: a row's score then does not depend on the rows beside it."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = copy.deepcopy(module).double()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits, in float64."""
+        logits: Tensor = self.module(x.double())
+        return logits
+
+
+def _exact(module: nn.Module, encoder: Encoder) -> nn.Module:
+    """In float64 where that costs little: the package's networks for tables."""
+    return _Exact(module) if isinstance(module, Model) and not encoder.shape else module

@@ -1,0 +1,36 @@
+"""How good scores are: AUC with its interval, differences, calibration, evaluation over a group."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from codauc.metrics.auc_difference import Difference, paired_auc_difference
+from codauc.metrics.auc_values import auc, auc_interval
+from codauc.metrics.calibration import Calibration, average_precision, calibrate
+from codauc.metrics.delong import AUC
+
+if TYPE_CHECKING:
+    from codauc.metrics.evaluation import evaluate, group_auc, predict
+
+__all__ = [
+    "AUC",
+    "Calibration",
+    "Difference",
+    "auc",
+    "auc_interval",
+    "average_precision",
+    "calibrate",
+    "evaluate",
+    "group_auc",
+    "paired_auc_difference",
+    "predict",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """What needs torch is imported when it is first used: a report does without."""
+    if name in ("evaluate", "group_auc", "predict"):
+        from codauc.metrics import evaluation
+
+        return getattr(evaluation, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

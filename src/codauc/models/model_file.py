@@ -1,0 +1,152 @@
+"""A trained model in one file: weights, architecture, and how its inputs are made."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from typing import Any, NamedTuple
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save as as_bytes
+from torch import Tensor, nn
+
+from codauc._internal.archive import SUM, checksum
+from codauc._internal.checks import known_arguments
+from codauc._internal.files import regular_file, whole_file
+from codauc.data import Encoder
+from codauc.metrics.calibration import Calibration
+from codauc.models.base import Model
+from codauc.models.registry import MODELS, build
+from codauc.models.weights import check_weights
+from codauc.version import __version__
+
+_KEY = "codauc"
+
+
+class Saved(NamedTuple):
+    """What `load_model` gives: the model in evaluation mode, and what it was saved with."""
+
+    model: nn.Module
+    encoder: Encoder | None
+    calibration: Calibration = Calibration()
+
+
+@known_arguments
+def save_model(
+    path: str | os.PathLike[str],
+    model: nn.Module,
+    encoder: Encoder | None = None,
+    calibration: Calibration | None = None,
+) -> None:
+    """Write the model, the encoder of its table and its calibration as one safetensors file.
+
+    The file is complete or not there: it is written under another name, synced and renamed.
+    """
+    described = isinstance(model, Model)
+    about: dict[str, Any] = {
+        "version": __version__,
+        "model": {"name": model.model_name, "arguments": model.arguments} if described else None,
+        "encoder": None if encoder is None else encoder.to_dict(),
+        "calibration": None if calibration is None else list(calibration),
+    }
+    # copies, since safetensors refuses tensors that share memory, as tied weights do
+    weights = model.state_dict().items()
+    tensors = {key: tensor.detach().cpu().clone().contiguous() for key, tensor in weights}
+    # one entry, as safetensors has no order of entries: the same model is the same file
+    about[SUM] = checksum(json.dumps(about), tensors)
+    data = as_bytes(tensors, {_KEY: json.dumps(about)})
+    with whole_file(path, "the model") as partial:
+        partial.write_bytes(data)
+
+
+@known_arguments
+def load_model(path: str | os.PathLike[str], model: nn.Module | None = None) -> Saved:
+    """The model and the encoder in a file of `save_model`. Loading never runs code.
+
+    A file of which a single bit is not as it was saved is refused, by the SHA-256 that is in it.
+
+    The networks of `codauc.models` are made anew; any other is given as `model`, built as it was.
+
+    >>> import tempfile, torch
+    >>> from codauc.models import MLP
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save_model(f"{folder}/net.safetensors", MLP(inputs=3))
+    ...     load_model(f"{folder}/net.safetensors").model(torch.zeros(2, 3)).shape
+    torch.Size([2])
+    """
+    try:
+        with safe_open(regular_file(path), framework="pt") as file:
+            about = json.loads((file.metadata() or {}).get(_KEY, "null"))
+            weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError, ValueError, RecursionError) as error:
+        reason = str(error).rstrip(".")
+        raise ValueError(f"{path} cannot be read as a saved model: {reason}.") from error
+    if not isinstance(about, dict):
+        raise ValueError(
+            f"{path} has weights alone: expected a file of save_model; use "
+            "codauc.models.load_pretrained to load weights into a model."
+        )
+    _check_whole(path, about.pop(SUM, None), checksum(json.dumps(about), weights))
+    if model is None:
+        with torch.device("meta"):  # without memory: a file may describe a network of any size
+            check_weights(
+                str(path), _built(path, about.get("model")).to(_floating(weights)), weights
+            )
+        model = _built(path, about.get("model")).to(_floating(weights))
+    check_weights(str(path), model, weights)
+    model.load_state_dict(weights)
+    try:
+        plain = about.get("encoder")
+        encoder = None if plain is None else Encoder.from_dict(plain)
+    except ValueError as error:
+        raise ValueError(f"{path} cannot be read as a saved model: {error}") from error
+    return Saved(model.eval(), encoder, _calibration(path, about.get("calibration")))
+
+
+def _check_whole(path: Any, saved: Any, found: str) -> None:
+    """Raise if a file is not as it was saved; one without a checksum may be anything."""
+    if saved is None:
+        raise ValueError(
+            f"{path} has no checksum: expected a file that this version of save_model wrote; save "
+            "the model again, or load its weights alone with codauc.models.load_pretrained."
+        )
+    if saved != found:
+        raise ValueError(
+            f"{path} is damaged: its checksum does not agree with what is in it; expected the file "
+            "as it was saved: copy it again, or train the model again."
+        )
+
+
+def _calibration(path: Any, plain: Any) -> Calibration:
+    if plain is None:
+        return Calibration()
+    try:
+        scale, shift = (float(number) for number in plain)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{path} has a calibration that cannot be read: {error}.") from error
+    if not (math.isfinite(scale) and math.isfinite(shift) and scale > 0):
+        raise ValueError(f"{path} has the calibration {plain}: expected a positive scale.")
+    return Calibration(scale, shift)
+
+
+def _built(path: Any, description: Any) -> nn.Module:
+    known = isinstance(description, dict) and description.get("name") in tuple(MODELS)
+    if not known:
+        name = description.get("name") if isinstance(description, dict) else "a network of its own"
+        raise ValueError(
+            f"{path} holds {str(name)[:200]}, which is not one of codauc.models: expected "
+            "model=..., built as it was; loading a file imports nothing."
+        )
+    try:
+        return build(description["name"], **description["arguments"])
+    except (ValueError, TypeError, KeyError, RuntimeError, MemoryError) as error:
+        raise ValueError(
+            f"{path} describes a network that cannot be built ({error}): it was changed."
+        ) from error
+
+
+def _floating(weights: dict[str, Tensor]) -> torch.dtype:
+    """The type of the weights."""
+    return next((t.dtype for t in weights.values() if t.is_floating_point()), torch.float32)

@@ -1,0 +1,94 @@
+"""Pages from templates: one file each, nothing from the network, for screens, phones and paper."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Sequence
+from functools import cache
+from typing import Any, NamedTuple
+
+import markupsafe
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from codauc._internal.formats import shortened
+from codauc.version import __version__
+
+LONGEST = 600  # characters of one text; a page is read, a file is searched
+_TURNS = ("LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI")
+
+
+class CardTable(NamedTuple):
+    """A header and rows of text; `words` are left-aligned and wrap, `whole` does not scroll.
+
+    `lines` are samples of the runs' lines, to stand before the first cells.
+    """
+
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    words: bool = False
+    whole: bool = False
+    lines: Sequence[Markup] = ()
+
+
+class Card(NamedTuple):
+    """A heading, how to read what is below it, and a picture, a table or a text."""
+
+    title: str = ""
+    caption: str = ""
+    picture: Markup = Markup()
+    table: CardTable | None = None
+    text: str = ""
+
+    @property
+    def shown(self) -> bool:
+        """Whether there is anything to see; a page leaves out the other cards."""
+        return bool(self.picture or self.table or self.text)
+
+
+def render(template: str, **values: Any) -> str:
+    """The text of a template with `values`: escaped in pages and pictures unless `Markup`."""
+    return _environment().get_template(template).render(version=__version__, **values)
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("codauc.report"),
+        autoescape=lambda name: name is None or not name.endswith(".md"),
+        undefined=StrictUndefined,
+        finalize=displayable,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters["shortened"] = shortened
+    return environment
+
+
+def displayable(value: Any) -> Any:
+    """A value as text of reasonable length in which every character is visible; `Markup` as it is.
+
+    >>> displayable(0.5), len(displayable("x" * 1000))
+    ('0.5', 600)
+    """
+    if isinstance(value, Markup):
+        return value
+    plain = shortened(str(value), LONGEST).encode("utf-8", "replace").decode("utf-8")
+    return "".join("\ufffd" if _hides(character) else character for character in plain)
+
+
+def escape(text: Any) -> str:
+    """Any text as SVG that shows it: markup has no effect.
+
+    >>> escape("</script><b a='1'>")
+    '&lt;/script&gt;&lt;b a=&#39;1&#39;&gt;'
+    """
+    return str(markupsafe.escape(displayable(text)))
+
+
+def _hides(character: str) -> bool:
+    """Whether it is a control character, or turns the direction of the text that follows."""
+    kind = unicodedata.category(character)
+    turns = unicodedata.bidirectional(character) in _TURNS
+    return (kind == "Cc" and character not in "\n\t") or turns

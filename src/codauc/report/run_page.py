@@ -1,0 +1,219 @@
+"""The report of a run: one page that holds everything it shows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from codauc._internal import formats
+from codauc.report.history_cards import (
+    auc_cards,
+    drift_card,
+    inner_cards,
+    time_card,
+    worker_cards,
+    worker_table,
+)
+from codauc.report.profile_cards import profile_cards
+from codauc.report.rendering import Card, CardTable, render
+from codauc.report.run_material import Material, material, texts
+from codauc.report.test_set_cards import score_cards, threshold_card
+from codauc.runs.directory import RunFolder
+
+FEW_POSITIVES = 30
+
+
+class Tile(NamedTuple):
+    """One number of the headline, its name above and a remark below."""
+
+    name: str
+    value: str
+    below: str = ""
+
+
+def page(run: RunFolder) -> str:
+    """The report of `run` as one HTML file that needs nothing else.
+
+    What the run did not leave behind is left out. Raises ValueError if `run` is not the directory
+    of a run, or a file in it was changed.
+    """
+    found = material(run)
+    auc = found.value("test_auc")
+    alone = [] if found.communicates else [_ALONE]
+    return render(
+        "run.html",
+        name=found.name,
+        subject=_subject(found),
+        tiles=list(_tiles(found)),
+        meaning="" if auc is None else meaning(auc),
+        warnings=list(warnings(found)),
+        score_cards=score_cards(found),
+        threshold_card=threshold_card(found),
+        training_cards=[*auc_cards(found), *alone, *inner_cards(found)],
+        cost_cards=[
+            *(time_card(found), drift_card(found), *worker_cards(found)),
+            worker_table(found),
+        ],
+        profile_cards=profile_cards(found),
+        faults=_faults(found),
+        settings=_settings(found),
+    )
+
+
+_ALONE = Card(
+    "Communication",
+    "With more workers, the AUC against rounds and bytes is shown here.",
+    text="One worker: no communication.",
+)
+
+
+def _subject(run: Material) -> str:
+    """Data, classes and model in a line."""
+    model = run.summary.get("model")
+    model = model if isinstance(model, Mapping) else {}
+    parameters = formats.number(model.get("parameters"))
+    size = f" ({formats.count(parameters)} parameters)" if parameters else ""
+    target, positive, negative = (run.summary.get(n) for n in ("target", "positive", "negative"))
+    parts = [
+        f"Data: {run.summary['data']}" if run.summary.get("data") else "",
+        f"target: {target}" if target else "",
+        f"positive: {_listed(positive)}" if positive else "",
+        f"negative: {_listed(negative)}" if negative else "",
+        f"model: {model['name']}{size}" if model.get("name") else "",
+    ]
+    return "; ".join(part for part in parts if part)
+
+
+def _listed(values: Any, most: int = 6) -> str:
+    found = texts(values)
+    return ", ".join(found[:most]) + (f", ... ({len(found)} in all)" if len(found) > most else "")
+
+
+def _tiles(run: Material) -> Iterator[Tile]:
+    auc, precision, seconds = map(run.value, ("test_auc", "average_precision", "seconds"))
+    interval = formats.interval_text(run.value("auc_low"), run.value("auc_high"))
+    below = f"95% interval: {interval}" if interval and auc is not None else ""
+    yield Tile("Test AUC", formats.auc_text(auc), below or "no test set")
+    if precision is not None:
+        rate = _test_rate(run)
+        chance = "" if rate is None else f"by chance: {formats.digits(rate, 3)}"
+        yield Tile("Average precision", f"{precision:.4f}", chance)
+    best = run.value("validation_auc")
+    if best is not None and run.watched == "validation":
+        step = run.value("best_step")
+        at = "" if step is None else f"of the kept model, step {formats.count(step)}"
+        yield Tile("Validation AUC", formats.auc_text(best), at)
+    if seconds is not None:
+        steps = run.value("steps")
+        below = "" if steps is None else f"{formats.count(steps)} iterations"
+        yield Tile("Time", formats.duration(seconds), below)
+    yield from _communication_tile(run)
+    yield from _data_tile(run)
+
+
+def _communication_tile(run: Material) -> Iterator[Tile]:
+    rounds, sent = run.value("rounds"), run.value("bytes_per_worker")
+    if run.communicates and rounds is not None:
+        below = "" if sent is None else f"{formats.size(sent)} sent by each worker"
+        yield Tile("Rounds", formats.count(rounds), below)
+
+
+def _data_tile(run: Material) -> Iterator[Tile]:
+    samples, ratio = run.value("train_samples"), run.value("pos_ratio")
+    if samples is not None:
+        below = "" if ratio is None else f"{formats.share(ratio)} positive"
+        yield Tile("Training samples", formats.count(samples), below)
+
+
+def _test_rate(run: Material) -> float | None:
+    """The share of positives in the test set: the average precision of a random order."""
+    samples, positives = run.value("test_samples"), run.value("test_positives")
+    return positives / samples if samples and positives is not None else None
+
+
+def meaning(auc: float) -> str:
+    """What an AUC says, in words.
+
+    >>> meaning(0.9312)
+    'A random positive scores above a random negative in 93 of 100 pairs (ties count half).'
+    >>> meaning(0.9991)
+    'A random positive scores above a random negative in 999 of 1,000 pairs (ties count half).'
+    """
+    if auc in (0.0, 1.0):
+        often = "in every pair" if auc else "in no pair"
+    elif 0.005 <= auc < 0.995:
+        often = f"in {round(100 * auc)} of 100 pairs"
+    elif 0.0005 <= auc < 0.9995:
+        often = f"in {round(1000 * auc)} of 1,000 pairs"
+    else:
+        often = f"in {'more than 999' if auc > 0.5 else 'less than 1'} of 1,000 pairs"
+    return f"A random positive scores above a random negative {often} (ties count half)."
+
+
+def warnings(run: Material) -> Iterator[str]:
+    """What a reader must know before believing the numbers."""
+    if not run.summary:
+        yield "The run has no summary: it was killed, or it is still running. This is its history."
+    elif run.summary.get("interrupted") is True:
+        yield "The run was interrupted: the numbers are those of the training so far."
+    elif run.summary.get("finished") is False:
+        yield "The run did not finish: the numbers are those of the training so far."
+    positives = run.value("test_positives")
+    if positives is not None and positives < FEW_POSITIVES:
+        yield (
+            f"The test set has only {formats.count(positives)} positives: the interval is wide, "
+            "and a few other samples could change the AUC a lot."
+        )
+    yield from _score_warnings(run)
+    yield from texts(run.summary.get("notes"))
+
+
+def _score_warnings(run: Material) -> Iterator[str]:
+    if run.scores is None:
+        return
+    missing = int(np.isnan(run.scores.scores).sum())
+    if missing:
+        yield f"{formats.count(missing)} test scores are not numbers and are left out of the plots."
+    if run.points is None:
+        yield "The test set has samples of one class only: there is no ROC curve and no AUC."
+
+
+def _faults(run: Material) -> CardTable:
+    """When the run was interrupted, lost a worker or could not write, and resumed."""
+    lines = []
+    for fault in run.faults:
+        facts = {k: v for k, v in fault.items() if k not in ("time", "event", "step")}
+        said = ", ".join(f"{name}: {value}" for name, value in facts.items())
+        lines.append([str(fault.get(name, "")) for name in ("time", "event", "step")] + [said])
+    return CardTable(["time", "what happened", "step", ""], lines, words=True)
+
+
+def _settings(run: Material) -> list[tuple[str, CardTable]]:
+    """The configuration and the numbers of the summary."""
+    plain = {k: v for k, v in run.summary.items() if k not in ("workers", "notes")}
+    tables = {"Configuration": run.config, "Summary": plain}
+    return [
+        (name, CardTable(["name", "value"], rows(values), words=True))
+        for name, values in tables.items()
+        if values
+    ]
+
+
+def rows(values: Mapping[str, Any], before: str = "") -> list[list[str]]:
+    """Nested tables as rows of a dotted name and a value.
+
+    >>> rows({"seed": 0, "data": {"source": "a.csv", "columns": ["x", "y"]}})
+    [['seed', '0'], ['data.source', 'a.csv'], ['data.columns', '["x", "y"]']]
+    """
+    found = []
+    for name, value in values.items():
+        if isinstance(value, Mapping) and value:
+            found += rows(value, f"{before}{name}.")
+        elif isinstance(value, str):
+            found.append([before + name, value])
+        else:
+            found.append([before + name, json.dumps(value, default=str, ensure_ascii=False)])
+    return found

@@ -1,0 +1,160 @@
+"""Cards that show the test set: ROC, precision and recall, scores, thresholds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from codauc._internal.formats import percent, share
+from codauc.report.charts import Chart, Series, line_chart, outline, stairs
+from codauc.report.curves import (
+    Operating,
+    reaching,
+    recall_curve,
+    roc,
+    shares,
+    sigmoid,
+    wilson,
+)
+from codauc.report.rendering import Card, CardTable
+from codauc.report.run_material import Material
+
+RECALLS = (0.5, 0.8, 0.9, 0.95, 0.99)
+BINS = 40
+_TALL = 290.0
+
+
+def score_cards(run: Material) -> list[Card]:
+    """The three pictures of the test set, as far as there are scores."""
+    found = run.points
+    curves = [] if found is None else [_roc_card(found), _recall_card(found)]
+    return [*curves, _histogram_card(run)]
+
+
+def _roc_card(points: Operating) -> Card:
+    curve = roc(points)
+    low, high = wilson(curve.recall, points.positives)
+    model = Series("model", curve.false_rate, curve.recall, low, high)
+    chart = roc_chart("ROC curve of the test set", [model])
+    caption = (
+        "The nearer to the upper left corner the better; the area below is the AUC. The band is "
+        "the 95% Wilson interval of the true positive rate at each false positive rate, taken as "
+        "given."
+    )
+    return Card(chart.title, caption, line_chart(chart))
+
+
+def roc_chart(title: str, series: Sequence[Series], *, legend: bool = True) -> Chart:
+    """Curves from (0, 0) to (1, 1) and the diagonal of chance; nothing without a curve."""
+    chance = Series("chance", [0.0, 1.0], [0.0, 1.0], colour=6, dash=2)
+    return Chart(
+        title=title,
+        x_label="false positive rate",
+        y_label="true positive rate (recall)",
+        series=[*series, chance] if series else [],
+        x_range=(0.0, 1.0),
+        y_range=(0.0, 1.0),
+        legend=legend,
+        height=_TALL,
+    )
+
+
+def _recall_card(points: Operating) -> Card:
+    curve = recall_curve(points)
+    x, y = stairs(np.append(0, curve.recall), np.append(curve.precision[0], curve.precision))
+    rate = points.positives / (points.positives + points.negatives)
+    chart = Chart(
+        title="Precision and recall of the test set",
+        x_label="recall: share of positives found",
+        y_label="precision: share of flagged that are positive",
+        series=[
+            Series("model", x, y, tips=(curve.recall, curve.precision)),
+            Series("chance", [0.0, 1.0], [rate, rate], colour=6, dash=2),
+        ],
+        x_range=(0.0, 1.0),
+        y_range=(0.0, 1.0),
+        height=_TALL,
+    )
+    caption = (
+        "To find more of the positives (right) is to flag more negatives with them (down). "
+        f"Chance is the share of positives, {share(rate)}; the area below is the average precision."
+    )
+    return Card(chart.title, caption, line_chart(chart))
+
+
+def _histogram_card(run: Material) -> Card:
+    if run.scores is None:
+        return Card()
+    scores, labels = run.scores
+    edges = np.linspace(0, 1, BINS + 1)
+    series = []
+    for label, mask, colour in (("negatives", ~labels, 1), ("positives", labels, 0)):
+        heights = 100 * shares(scores[mask], BINS)
+        if heights.any():
+            tips = ((edges[1:] + edges[:-1]) / 2, heights)
+            x, y = outline(edges, heights)
+            series.append(Series(label, x, y, colour=colour, fill=True, tips=tips))
+    chart = Chart(
+        title="Scores of the test set",
+        x_label="score as a probability",
+        y_label="% of the class",
+        series=series,
+        x_range=(0.0, 1.0),
+        height=_TALL,
+    )
+    caption = (
+        "Each class is drawn as per cent of itself, so that a rare class is as visible as the "
+        "other. The less they overlap the better."
+    )
+    return Card(chart.title, caption, line_chart(chart))
+
+
+def threshold_card(run: Material) -> Card:
+    """What it takes to find a given share of the positives."""
+    if run.points is None:
+        return Card()
+    rows = [_row(run.points, recall) for recall in RECALLS]
+    header = ["to find", "threshold", "log-odds", "finds", "precision"]
+    header += ["false positive rate", "flagged of 1,000"]
+    caption = (
+        "Flag a sample if its score, as a probability, is at least the threshold; log-odds is the "
+        "same threshold for raw scores. Both are rounded down. Precision is the share of flagged "
+        "samples that are positive. All of it holds for data like the test set, "
+        "and for few positives it is rough."
+    )
+    return Card("Choose a threshold", caption, table=CardTable(header, rows))
+
+
+def _row(points: Operating, recall: float) -> list[str]:
+    at = reaching(points, recall)
+    score = float(at.thresholds[0])
+    flagged = int(at.hits[0] + at.alarms[0]) / (points.positives + points.negatives)
+    return [
+        f"{share(recall)} of positives",
+        rounded_down(float(sigmoid(score))),
+        rounded_down(score, 3),
+        percent(float(at.recall[0])),
+        percent(float(at.precision[0])),
+        percent(float(at.false_rate[0])),
+        f"{1000 * flagged:,.1f}",
+    ]
+
+
+def rounded_down(value: float, decimals: int | None = None) -> str:
+    """A threshold in digits, never above itself, so that it flags no fewer samples.
+
+    Without `decimals` a probability has as many as distinguish it from 0 and 1.
+
+    >>> rounded_down(0.12349), rounded_down(0.9999967), rounded_down(-1.2341, 3)
+    ('0.1234', '0.9999967', '-1.235')
+    """
+    if not math.isfinite(value):
+        return str(value)
+    if decimals is None:
+        edge = min(value, 1 - value)
+        decimals = 4 if edge <= 0 else min(12, max(4, 1 - math.floor(math.log10(edge))))
+    if abs(value) * 10**decimals > 1e15:
+        return f"{value:g}"
+    return f"{math.floor(value * 10**decimals) / 10**decimals:.{decimals}f}"

@@ -1,0 +1,195 @@
+"""What `codauc reproduce` does, from typed options to what is printed."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from codauc._internal.checks import choice, listed, real, whole
+from codauc._internal.files import whole_file
+from codauc._internal.progress import note
+from codauc.data.image_sources import holds
+from codauc.reproduce import tuning
+from codauc.reproduce.figure_definitions import catalogue, figures, panels
+from codauc.reproduce.jobs import Failure
+from codauc.reproduce.reproduction import Reproduction
+from codauc.reproduce.study import DATA, Study
+from codauc.reproduce.study_output import Shown, write
+from codauc.reproduce.study_results import Link
+from codauc.reproduce.study_runner import run_study
+
+Say = Callable[[str], object]
+_KINDS = {
+    "workers": "fixed I, K in {1, 4, 16}",
+    "period": "fixed K=16, I in {1, 8, 64, 512, 1024}",
+    "period-k4": "fixed K=4, the same I",
+    "growing": "K=16, I_s = I_0 3^(s-1)",
+    "headline": "rounds and bytes to a target AUC: NP-PPD-SG, CoDA, data parallel cross-entropy",
+    "table1": "iterations and rounds to a target AUC, beside the theory's",
+    "tuning": "the grid of T_0 and eta_0, for one worker",
+}
+
+
+def reproduce(options: dict[str, Any], say: Say) -> int:
+    """List, plan, try or run; returns the exit code."""
+    if options["list"]:
+        say("\n".join(_listed()))
+        return 0
+    made = _made(options)
+    if options["dry_run"]:
+        return _try(made, options, say)
+    if made.study.scale == "paper" and options["pretrained"] is None:
+        raise ValueError(
+            "--scale paper without --pretrained: expected the file of torchvision's resnet50 "
+            "weights, with which the paper begins; or --pretrained none to begin with random ones."
+        )
+    made.claim()
+    if options["plan"]:
+        return _plan(made, say)
+    try:
+        quiet = options["quiet"] or options["json"]
+        chosen, failed = run_study(made, options["jobs"], None if quiet else options["name"])
+    except KeyboardInterrupt:
+        note(f"Interrupted; the runs are kept in {made.folder}. Resume with the same command.")
+        return 130
+    if not chosen:
+        note(_not_finished(failed))
+        return 1
+    shown = _shown(made, options)
+    pages = write(shown, made.folder)
+    if options["json"]:
+        say(json.dumps([finding._asdict() for finding in shown.found]))
+    else:
+        for each in shown.found:
+            say(f"{each.claim}: {each.measured} (expected: {each.expected}): {each.verdict}.")
+        say(f"Page: {pages[0]}")
+    if failed:
+        note(_not_finished(failed))
+    return 1 if failed else 0
+
+
+def _listed() -> list[str]:
+    lines = []
+    for name, (data, percent, some) in catalogue().items():
+        if len(some) > 1:
+            lines.append(f"{name:25s}all of {DATA[data].title} with {percent}% positives:")
+        else:
+            lines.append(f"  {name:23s}{_KINDS[some[0]]}")
+    return lines
+
+
+def _made(options: dict[str, Any]) -> Reproduction:
+    names = catalogue()
+    if options["name"] is None:
+        raise ValueError("NAME is missing: expected one of those that --list prints.")
+    data, percent, wanted = names[choice("NAME", options["name"], tuple(names))]
+    expected = f"expected {DATA[data].archive}: {DATA[data].where}"
+    if options["data"] is None:
+        raise ValueError(f"--data is missing: {expected}.")
+    if not Path(options["data"]).exists():
+        raise ValueError(f"--data {options['data']} does not exist: {expected}.")
+    if not holds(Path(options["data"]), data):
+        raise ValueError(f"--data {options['data']} holds no {DATA[data].title}: {expected}.")
+    _link(options)
+    for name in ("jobs", "seeds"):
+        if options[name] is not None:
+            whole(f"--{name}", options[name], least=1, remedy="leave it out for the default")
+    pretrained = options["pretrained"]
+    study = Study(
+        data,
+        percent,
+        options["scale"],
+        source=str(Path(options["data"]).absolute()),
+        pretrained=None if pretrained in (None, "none") else str(Path(pretrained).absolute()),
+        device=options["device"],
+        processes=options["processes"] or options["plan"],
+        lr=options["lr"],
+        start=options["start"],
+    )
+    if study.pretrained is not None and not Path(study.pretrained).is_file():
+        raise ValueError(f"--pretrained {pretrained} is no file: expected weights, or none.")
+    return Reproduction(study, wanted, options["out"], seeds=options["seeds"])
+
+
+def _link(options: dict[str, Any]) -> Link:
+    remedy = "it is that of the link whose time is modelled"
+    latency = real("--latency", options["latency"], least=0, remedy=remedy)
+    bandwidth = real("--bandwidth", options["bandwidth"], above=0, remedy=remedy)
+    return Link(latency / 1e3, bandwidth * 125e3)
+
+
+def _shown(made: Reproduction, options: dict[str, Any]) -> Shown:
+    """Everything of the study that is finished, whichever of its figures was asked for."""
+    link, study = _link(options), made.study
+    every = figures(study.percent)
+    seeds = options["seeds"]
+    whole = Reproduction(study, every, options["out"], seeds=seeds)
+    tried = {name: whole.tuned(name) for name in whole.objectives}
+    chosen = whole.likely()
+    results = whole.results(chosen, link)
+    return Shown(
+        study=study,
+        panels=[p for p in panels(study, every) if any(point in results for point in p.points)],
+        results=results,
+        tried={name: found for name, found in tried.items() if found},
+        chosen=chosen,
+        link=link,
+        step_seconds=whole.step_seconds(chosen),
+        commits=whole.commits(chosen),
+        command=_command(options, study),
+        whole=all(job.done for job in whole.jobs(chosen)),
+    )
+
+
+def _command(options: dict[str, Any], study: Study) -> str:
+    """What was typed, but for where the data are."""
+    parts = ["codauc reproduce", options["name"], "--data", DATA[study.data].archive]
+    parts += ["--scale", study.scale]
+    usual: dict[str, Any] = {"seeds": None, "lr": None, "start": "zero", "device": "cpu"}
+    usual |= {"latency": 0.1, "bandwidth": 10000.0}
+    parts += [f"--{name} {options[name]}" for name in usual if options[name] != usual[name]]
+    if study.pretrained is not None:
+        parts.append(f"--pretrained {Path(study.pretrained).name}")
+    return " ".join(parts)
+
+
+def _not_finished(failed: list[Failure]) -> str:
+    names: dict[str, list[str]] = {}
+    for failure in failed:
+        names.setdefault(failure.reason, []).append(failure.name)
+    lines = [f"{listed(some)}: {reason}" for reason, some in names.items()]
+    return "\n".join(["Not finished:", *lines, "After fixing that, the same command resumes."])
+
+
+def _plan(made: Reproduction, say: Say) -> int:
+    """Write the configurations of all runs; what was tuned is used as far as it is known."""
+    jobs = [*made.tuning_jobs(), *made.jobs(made.likely())]
+    for job in jobs:
+        path = job.out.with_name(f"{job.name}.toml")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with whole_file(path) as partial:
+            partial.write_text(job.settings.to_toml(), encoding="utf-8")
+        workers = job.settings.communication.workers
+        how = f"torchrun --nproc-per-node {workers} -m codauc" if workers > 1 else "codauc"
+        paths = (shlex.quote(str(p)) for p in (path, job.out))
+        say("{} train --config {} --out {} --resume".format(how, *paths))
+    note(
+        f"{len(jobs)} configurations are written. Run the tuning ones first, then --plan again, "
+        "until it names no new ones: then the others have the chosen values. When they have run, "
+        "codauc reproduce times two short runs here and draws."
+    )
+    return 0
+
+
+def _try(made: Reproduction, options: dict[str, Any], say: Say) -> int:
+    from codauc.reproduce.dry_run import dry_run
+
+    first = tuning.grid(made.study)[0]
+    jobs = made.jobs(dict.fromkeys(made.objectives, first)) or made.tuning_jobs()[:1]
+    runs = {job.name.rpartition("-seed")[0]: job.settings for job in jobs}
+    dry_run(list(runs.items()), (lambda _: None) if options["quiet"] else note)
+    say(f"{len(runs)} configurations build, load and train.")
+    return 0

@@ -1,0 +1,220 @@
+"""Runs side by side, each a process of its own; what is finished is not run again."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from types import FrameType
+from typing import Any, NamedTuple
+
+from codauc._internal.files import read_text, regular_file
+from codauc._internal.imports import as_started, safe_children
+from codauc.runs.directory import METRICS, RunFolder
+from codauc.runs.settings import RunSettings
+from codauc.workers.watchdog import end_with_parent
+
+LOG = "log.txt"
+MADE_BY = "made-by.json"
+_POLL = 0.5  # seconds
+_PATIENCE = 60.0  # seconds in which a run that is asked to stop saves its state
+_TAIL = 4096  # bytes, in which the last record begins
+_LEFT = 3  # the exit code of a run that was asked to stop
+_DIVERGED = "diverged.txt"
+
+
+class RunJob(NamedTuple):
+    """A run: its name, its settings, its directory, and its iterations."""
+
+    name: str
+    settings: RunSettings
+    out: Path
+    steps: int
+
+    @property
+    def work(self) -> int:
+        """Steps of all workers."""
+        return self.steps * self.settings.communication.workers
+
+    @property
+    def done(self) -> bool:
+        """Whether it is finished."""
+        return RunFolder(self.out).finished
+
+    @property
+    def diverged(self) -> str:
+        """Why it never finishes: its numbers are not finite; "" if they are."""
+        path = self.out / _DIVERGED
+        return read_text(path) if path.exists() else ""
+
+    @property
+    def done_work(self) -> int:
+        """How much of the work was recorded so far."""
+        return last_step(self.out) * self.settings.communication.workers
+
+
+class Failure(NamedTuple):
+    """A run that did not finish, and the reason."""
+
+    name: str
+    reason: str
+
+
+def run_side_by_side(
+    jobs: Sequence[RunJob],
+    at_once: int,
+    progress: Callable[[Sequence[RunJob]], object] = lambda _: None,
+    made_by: dict[str, Any] | None = None,
+) -> list[Failure]:
+    """Run what is not finished, at most `at_once` at a time, in this order; return what failed.
+
+    A run that has diverged would do so again: it fails without being run.
+
+    `progress` is called with the running ones twice a second. On Ctrl-C and SIGTERM the running
+    ones save their states, and KeyboardInterrupt is raised; the next call resumes them.
+    """
+    for job in jobs:
+        check_same(job)
+    waiting = [job for job in jobs if not job.done and not job.diverged]
+    running: dict[BaseProcess, RunJob] = {}
+    failed = [Failure(job.name, job.diverged) for job in jobs if job.diverged]
+    with _leaving(running):
+        while waiting or running:
+            while waiting and len(running) < at_once:
+                process = _process(waiting[0], made_by or {})
+                running[process] = waiting.pop(0)  # before it starts, so that it is ended with all
+                with safe_children():
+                    process.start()
+            time.sleep(_POLL)
+            for process in [each for each in running if each.exitcode is not None]:
+                job = running.pop(process)
+                if process.exitcode or not job.done:
+                    failed.append(Failure(job.name, _reason(job, process.exitcode)))
+            progress(list(running.values()))
+    return failed
+
+
+def last_step(out: Path) -> int:
+    """The iteration of a run's last evaluation; 0 if there was none."""
+    with (
+        suppress(OSError, ValueError, KeyError, IndexError),
+        regular_file(out / METRICS).open("rb") as file,
+    ):
+        file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL))
+        return int(json.loads(file.read().splitlines()[-1])["step"])
+    return 0
+
+
+def check_same(job: RunJob) -> None:
+    """Raise if the finished run in the directory has other settings than this job."""
+    if not job.done:
+        return
+    folder = RunFolder(job.out)
+    # trusted as far as this: what is there is compared, and never run
+    there = RunSettings.from_dict(folder.config(), str(folder.path), trust=True)
+    here = job.settings
+    pairs: dict[str, tuple[Any, ...]] = {"seed": (here.seed, there.seed)}
+    for table, names in _COMPARED.items():
+        for name in names:
+            pairs[f"{table}.{name}"] = tuple(
+                getattr(getattr(each, table), name) for each in (here, there)
+            )
+    for name, (wanted, found) in pairs.items():
+        if found not in (wanted, None):
+            raise ValueError(
+                f"{folder.path} holds a run with {name} {found!r}, not {wanted!r}: remove it, or "
+                "choose another directory."
+            )
+
+
+_COMPARED = {
+    "data": ("keep_negatives", "watch", "test_fraction"),
+    "model": ("name", "pretrained"),
+    "recipe": (
+        *("name", "lr", "steps", "stages", "factor", "batch_size", "gamma", "average", "start"),
+    ),
+    "communication": ("workers", "sync_every", "averages"),
+}
+
+
+def _process(job: RunJob, made_by: dict[str, Any]) -> BaseProcess:
+    context = multiprocessing.get_context("spawn")
+    return context.Process(target=_run, args=(job, os.getpid(), made_by))
+
+
+def _run(job: RunJob, parent: int, made_by: dict[str, Any]) -> None:
+    """In a process of its own, which the terminal's Ctrl-C does not reach."""
+    as_started()
+    os.setsid()
+    end_with_parent(parent)
+    job.out.mkdir(parents=True, exist_ok=True)
+    if (job.out / LOG).exists():
+        regular_file(job.out / LOG)
+    log = (job.out / LOG).open("a", encoding="utf-8", buffering=1)
+    sys.stdout = sys.stderr = log
+    os.dup2(log.fileno(), 1)
+    os.dup2(log.fileno(), 2)
+    import torch
+
+    from codauc.algorithm.rounds import NotFiniteError
+    from codauc.training.run import train
+
+    torch.set_num_threads(1)
+    began = time.process_time()
+    try:
+        summary = train(job.settings, job.out, resume=True)
+    except NotFiniteError as error:
+        (job.out / _DIVERGED).write_text(str(error), encoding="utf-8")
+        sys.exit(1)
+    except (ValueError, OSError, RuntimeError, MemoryError) as error:
+        print(f"{type(error).__name__}: {error}", file=log)
+        sys.exit(1)
+    facts = made_by | {"cpu_seconds": time.process_time() - began}
+    (job.out / MADE_BY).write_text(json.dumps(facts), encoding="utf-8")
+    sys.exit(0 if summary.get("finished") else _LEFT)
+
+
+def _reason(job: RunJob, code: int | None) -> str:
+    if job.diverged:
+        return job.diverged
+    if code == _LEFT:
+        return "it was asked to stop"
+    if code is not None and code < 0:
+        return f"it was ended by {signal.Signals(-code).name}"
+    with suppress(OSError, IndexError):
+        return read_text(job.out / LOG).strip().splitlines()[-1]
+    return f"it ended with code {code}"
+
+
+@contextmanager
+def _leaving(running: dict[BaseProcess, RunJob]) -> Iterator[None]:
+    """However this ends, no process is left, and each that can has saved its state."""
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        del number, frame
+        raise KeyboardInterrupt
+
+    main = threading.current_thread() is threading.main_thread()
+    before = signal.signal(signal.SIGTERM, leave) if main else None
+    try:
+        yield
+    finally:
+        begun = [process for process in running if process.pid is not None]
+        for process in begun:
+            process.terminate()
+        deadline = time.monotonic() + _PATIENCE
+        for process in begun:
+            process.join(max(0.0, deadline - time.monotonic()))
+            if process.exitcode is None:
+                process.kill()
+                process.join()
+        if main:
+            signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,129 @@
+"""A study's numbers: rows for the terminal, the page and CSV files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from codauc.algorithm import theory
+from codauc.reproduce.figure_definitions import HEADLINE, table1
+from codauc.reproduce.study import Study, StudyPoint, Tuned
+from codauc.reproduce.study_results import LINKS, Results, modelled
+
+
+class StudyTable(NamedTuple):
+    """A header and its rows."""
+
+    header: list[str]
+    rows: list[list[Any]]
+
+
+def curves(results: Results) -> StudyTable:
+    """Every evaluation of every run."""
+    rows = [
+        [
+            *(p.name, p.objective, p.workers, p.sync_every, int(p.growing), seed),
+            *(s.step, s.rounds, s.bytes, s.auc, s.low, s.high, round(s.seconds, 6)),
+        ]
+        for p, runs in results.evaluations.items()
+        for seed, found in runs.items()
+        for s in found
+    ]
+    header = ["point", "objective", "K", "I", "growing", "seed", "iteration", "rounds", "bytes"]
+    return StudyTable([*header, "auc", "auc_low", "auc_high", "modelled_seconds"], rows)
+
+
+def ends(results: Results) -> StudyTable:
+    """Every run's final AUC, its target, and what it needed to reach it."""
+    rows: list[list[Any]] = []
+    for point, runs in results.evaluations.items():
+        for seed, found in runs.items():
+            last, hit = found[-1], results.reached(point, seed)
+            cost: list[Any] = ["", "", "", ""]
+            if hit is not None:
+                cost = [hit.step, hit.rounds, hit.bytes, round(hit.seconds, 3)]
+            rows.append(
+                [
+                    *(point.name, point.workers, point.sync_every, seed, last.auc, last.step),
+                    *(last.rounds, last.bytes, results.target(seed) or "", *cost),
+                ]
+            )
+    header = ["point", "K", "I", "seed", "final_auc", "iterations", "rounds", "bytes", "target"]
+    needed = ["iterations", "rounds", "bytes", "modelled_seconds"]
+    return StudyTable([*header, *(f"{name}_to_target" for name in needed)], rows)
+
+
+def tuned(tried: Mapping[str, Mapping[Tuned, float]], chosen: Mapping[str, Tuned]) -> StudyTable:
+    """The AUC of each (T_0, eta_0) on what was held out, with one worker."""
+    rows = [
+        [
+            *(name, each.steps, f"{each.lr:g}", auc or "diverged"),
+            "chosen" if chosen.get(name) == each else "",
+        ]
+        for name, found in tried.items()
+        for each, auc in sorted(found.items())
+    ]
+    return StudyTable(["objective", "T_0", "eta_0", "held_out_auc", "chosen"], rows)
+
+
+def counts(study: Study, results: Results) -> StudyTable:
+    """Table 1: what was measured to the target, beside the theory's dependence on K."""
+    rows: list[list[Any]] = []
+    for point in table1(study):
+        if point not in results:
+            continue
+        method = _method(point)
+        steps, rounds = (results.needed(point, what) for what in ("step", "rounds"))
+        fewer = results.times_fewer(point, StudyPoint(1), "step")
+        rows.append(
+            [
+                method,
+                point.workers,
+                point.sync_every if point.workers > 1 else "-",
+                "not reached" if steps is None else steps.text(",.0f"),
+                "-" if fewer is None else fewer.text(".2f"),
+                f"{_speedup(method, point.workers):g}",
+                "-" if point.workers == 1 or rounds is None else rounds.text(",.0f"),
+                _ORDERS[method],
+            ]
+        )
+    header = ["method", "K", "I", "iterations", "times fewer than K=1", "theory: times fewer"]
+    return StudyTable([*header, "rounds", "theory: rounds"], rows)
+
+
+def links(results: Results, step_seconds: float) -> StudyTable:
+    """Modelled seconds to the target by link, the mean over seeds: which I is the soonest where."""
+    points = [p for p in (StudyPoint(1), *HEADLINE) if p in results]
+    rows = []
+    for link in LINKS if len(points) > 1 else ():
+        row: list[Any] = [link.text]
+        for point in points:
+            hits = [results.reached(point, seed) for seed in results.seeds(point, StudyPoint(1))]
+            times = [modelled(h, point.workers, step_seconds, link) for h in hits if h is not None]
+            row.append(f"{sum(times) / len(times):,.1f}" if len(times) == len(hits) > 0 else "-")
+        rows.append(row)
+    return StudyTable(["link", *(HEADLINE.get(p, p.label) for p in points)], rows)
+
+
+def _method(point: StudyPoint) -> str:
+    if point.workers == 1:
+        return "PPD-SG"
+    return "NP-PPD-SG" if point.sync_every == 1 else "CoDA"
+
+
+_ORDERS = {"PPD-SG": "-", "NP-PPD-SG": "O(1/(K mu^2 eps))", "CoDA": "O(1/(mu^1.5 eps^0.5))"}
+
+
+def _speedup(method: str, workers: int) -> float:
+    """By how many times Table 1 has fewer iterations than a single worker."""
+    orders = theory.table1(workers=workers, mu=1e-3, epsilon=1e-3)
+    return orders["PPD-SG"].iterations / orders[method].iterations
+
+
+def as_texts(table: StudyTable) -> list[list[str]]:
+    """The rows as texts."""
+    return [[_text(value) for value in row] for row in table.rows]
+
+
+def _text(value: Any) -> str:
+    return f"{value:.4f}" if isinstance(value, float) and 0.01 < value < 1 else str(value)

@@ -1,0 +1,392 @@
+"""A run's directory: what is in it, and how it is written and read; known without torch."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import time
+import tomllib
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, fields
+from datetime import datetime
+from io import BytesIO
+from pathlib import Path
+from typing import Any, NamedTuple
+from zipfile import BadZipFile
+
+import numpy as np
+from numpy.typing import NDArray
+
+from codauc._internal.checks import shown
+from codauc._internal.files import (
+    PARTIAL,
+    entries,
+    lock,
+    read_text,
+    regular_file,
+    remove_abandoned,
+    remove_partial,
+    whole_file,
+)
+from codauc.runs.settings import CONFIG
+
+METRICS, SUMMARY, FAULTS = "metrics.jsonl", "summary.json", "faults.jsonl"
+CHECKPOINTS = "checkpoints"
+MODEL, SCORES, REPORT = "model.safetensors", "test_scores.npz", "report.html"
+PROFILE, TRACE = "profile.json", "trace.json"
+LOCK = ".lock"
+
+
+@dataclass(frozen=True)
+class Record:
+    """One evaluation during a run: a line of metrics.jsonl.
+
+    `stage` 0 is the warm start. `auc` with its interval, `loss` (the mean of (m - h+ + h-)^2 over
+    pairs, never negative) and the mean scores of both classes are of the validation set. `a`, `b`
+    and `alpha` are the algorithm's: they follow the mean score of the positives, of the negatives,
+    and the second minus the first. `drift` is how far a worker's weights were from the mean when
+    last averaged, relative to the mean's length; None for one worker. `bytes` and `rounds` are
+    those of one worker; `computing`, `communicating` and `waiting` are seconds up to here.
+    `workers` is how many there were.
+    """
+
+    step: int
+    stage: int
+    rounds: int
+    bytes: int
+    seconds: float
+    lr: float
+    loss: float
+    auc: float
+    auc_low: float
+    auc_high: float
+    positive_mean: float
+    negative_mean: float
+    a: float
+    b: float
+    alpha: float
+    drift: float | None
+    computing: float
+    communicating: float
+    waiting: float
+    stage_end: bool
+    workers: int = 1
+
+
+_NUMBER: tuple[type, ...] = (int, float)
+_TESTED = ("test_auc", "auc_low", "auc_high", "average_precision")
+_RESULT: dict[str, tuple[type, ...]] = {  # what a summary holds, and of which types
+    "run": (str,),
+    "notes": (list,),
+    "workers": (list,),
+    "finished": (bool,),
+    "interrupted": (bool,),
+    **dict.fromkeys((*_TESTED, "validation_auc"), (*_NUMBER, type(None))),
+    **dict.fromkeys(("steps", "rounds", "bytes_per_worker", "seconds", "pos_ratio"), _NUMBER),
+    **dict.fromkeys(("train_samples", "test_samples", "test_positives"), _NUMBER),
+}
+
+
+class Scores(NamedTuple):
+    """The test set's scores (log-odds) and labels."""
+
+    scores: NDArray[np.float64]
+    labels: NDArray[np.bool_]
+
+
+class RunFolder:
+    """The files of one run; each is whole or not there."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+
+    def __truediv__(self, name: str) -> Path:
+        return self.path / name
+
+    @property
+    def begun(self) -> bool:
+        """Whether there is something to lose."""
+        saved = bool(entries(self / CHECKPOINTS))
+        return (self / SUMMARY).exists() or (self / MODEL).exists() or saved
+
+    @property
+    def finished(self) -> bool:
+        """Whether a run came to its end here."""
+        try:
+            return bool(self.summary().get("finished"))
+        except _MissingError:
+            return False
+
+    def left_over(self) -> list[str]:
+        """The names of what a run that came to its end would not have left there."""
+        names = [path.name for path in entries(self.path)]
+        return [name for name in names if name == CHECKPOINTS or _is_lock(name) or _is_half(name)]
+
+    def sweep(self) -> None:
+        """Remove what killed processes left: files half written, and locks that nobody has."""
+        remove_partial(self.path)
+        for path in entries(self.path):
+            if _is_lock(path.name):
+                remove_abandoned(path)
+
+    def empty(self) -> None:
+        """Remove the existing run."""
+        self.remove_results(CONFIG, METRICS, MODEL, FAULTS)
+        self.empty_checkpoints()
+
+    def remove_results(self, *more: str) -> None:
+        """Remove the results of an earlier end."""
+        for name in (SUMMARY, SCORES, REPORT, PROFILE, TRACE, *more):
+            (self / name).unlink(missing_ok=True)
+
+    def empty_checkpoints(self) -> None:
+        """Remove its checkpoints; they may be a host's own."""
+        shutil.rmtree(self / CHECKPOINTS, ignore_errors=True)
+
+    @contextmanager
+    def locked(self, rank: int = 0, patience: float = 0.0) -> Iterator[None]:
+        """No other process may be this worker here meanwhile; the lock ends when this one does.
+
+        One that is about to end, of a run that was killed, is waited for `patience` seconds.
+        """
+        self.refuse_links()
+        path = self / (f"{LOCK}-{rank}" if rank else LOCK)
+        deadline = time.monotonic() + patience
+        while (file := _lock(path)) is None:
+            if time.monotonic() >= deadline:
+                raise ValueError(
+                    f"another run is being written to {self.path}{_writer(path)}: expected a "
+                    "directory of its own; choose another out=DIRECTORY, or end that run."
+                )
+            time.sleep(0.1)
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
+            os.close(file)
+
+    def refuse_links(self) -> None:
+        """A directory may come from anybody, and what a link in it points to would be lost."""
+        for path in entries(self.path):
+            _refuse_link(path)
+
+    def note_fault(self, event: str, **facts: Any) -> None:
+        """Append a line to faults.jsonl; it cannot be written where the disk is the fault."""
+        line = {
+            "time": datetime.now().astimezone().isoformat(timespec="seconds"),
+            "event": event,
+            **facts,
+        }
+        if (self / FAULTS).exists() and not (self / FAULTS).is_file():
+            return  # a pipe, say, which would be waited for
+        with suppress(OSError), (self / FAULTS).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+
+    def faults(self) -> list[dict[str, Any]]:
+        """What happened to the run; lines that cannot be read are passed over."""
+        found = []
+        with suppress(OSError, UnicodeDecodeError):
+            for line in read_text(self / FAULTS).splitlines():
+                with suppress(ValueError, RecursionError):
+                    found.append(json.loads(line))
+        return [fault for fault in found if isinstance(fault, dict)]
+
+    def write(self, name: str, content: str | bytes) -> Path:
+        """Write a file, all of it or nothing."""
+        _refuse_link(self / name)
+        with whole_file(self / name) as partial:
+            partial.write_bytes(content.encode() if isinstance(content, str) else content)
+        return self / name
+
+    def write_summary(self, summary: Mapping[str, Any]) -> None:
+        """Write summary.json."""
+        self.write(SUMMARY, json.dumps(summary, indent=1, allow_nan=False) + "\n")
+
+    def write_profile(self, profile: Mapping[str, Any]) -> None:
+        """Write profile.json."""
+        self.write(PROFILE, json.dumps(profile, indent=1, allow_nan=False) + "\n")
+
+    def write_scores(self, scores: Any, labels: Any) -> None:
+        """Write the test set's scores and labels."""
+        buffer = BytesIO()
+        scores, labels = np.asarray(scores, np.float32), np.asarray(labels, np.bool_)
+        np.savez_compressed(buffer, scores=scores, labels=labels)
+        self.write(SCORES, buffer.getvalue())
+
+    def config(self) -> dict[str, Any]:
+        """The settings, as written in config.toml."""
+        return dict(self._read(CONFIG, tomllib.loads))
+
+    def summary(self) -> dict[str, Any]:
+        """What the run achieved, and what it cost."""
+        return dict(self._read(SUMMARY, json.loads))
+
+    def result(self, *names: str) -> dict[str, Any]:
+        """The summary of a run that came to its end; raise where `names`, or all, are not there."""
+        found = self.summary()
+        for name in names or _RESULT:
+            if name not in found:
+                raise ValueError(f"{self / SUMMARY} has no {name}: it was changed; train again.")
+            value, kinds = found[name], _RESULT[name]
+            if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+                raise ValueError(
+                    f"{self / SUMMARY} has {name} {shown(value)}: it was changed; train again."
+                )
+        missing = [name for name in _TESTED if found.get(name) is None]
+        if 0 < len(missing) < len(_TESTED) and not names:
+            raise ValueError(
+                f"{self / SUMMARY} has no {missing[0]}, but others of {', '.join(_TESTED)}: it was "
+                "changed; train again."
+            )
+        return {name: value for name, value in found.items() if name != "stopped"}
+
+    def shape(self) -> tuple[int, ...] | None:
+        """The shape of a sample that is an image; None for a table."""
+        found = self.summary().get("shape") or None
+        if found is None:
+            return None
+        if not isinstance(found, list) or not all(type(side) is int and side > 0 for side in found):
+            raise ValueError(
+                f"{self / SUMMARY} has shape {shown(found)}: it was changed; train again."
+            )
+        return tuple(found)
+
+    def profile(self) -> dict[str, Any] | None:
+        """Where the time of training went, if it was asked for."""
+        try:
+            return dict(self._read(PROFILE, json.loads))
+        except _MissingError:
+            return None
+
+    def records(self) -> list[Record]:
+        """The history; an incomplete last line is ignored."""
+        return list(self._records())
+
+    def _records(self) -> Iterator[Record]:
+        names = {field.name for field in fields(Record)}
+        lines = self._text(METRICS).split("\n")
+        for number, line in enumerate(lines, 1):
+            if not line.strip():
+                continue
+            try:
+                plain = json.loads(line)
+                plain = {"workers": 1, **plain}  # which earlier versions did not write
+                yield Record(**{name: plain[name] for name in names})
+            except (ValueError, KeyError, TypeError, RecursionError) as error:
+                if number == len(lines):  # without its end: the run was killed while it wrote
+                    return
+                raise ValueError(
+                    f"{self / METRICS}, line {number} cannot be read ({error}): expected a record "
+                    "of codauc train; it was changed, or is of another version."
+                ) from error
+
+    def scores(self) -> Scores | None:
+        """The test set's scores, if they were kept."""
+        try:
+            with np.load(regular_file(self / SCORES), allow_pickle=False) as arrays:
+                return Scores(arrays["scores"].astype(np.float64), arrays["labels"].astype(bool))
+        except FileNotFoundError:
+            return None
+        except (ValueError, KeyError, OSError, EOFError, BadZipFile, zlib.error) as error:
+            raise ValueError(
+                f"{self / SCORES} cannot be read ({error}): it was changed."
+            ) from error
+
+    def _read(self, name: str, parse: Any) -> Any:
+        text = self._text(name)
+        try:
+            plain = parse(text)
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"{self / name} cannot be read ({error}): it was changed.") from error
+        if not isinstance(plain, dict):
+            raise ValueError(f"{self / name}: expected names and values; it was changed.")
+        return plain
+
+    def _text(self, name: str) -> str:
+        if not self.path.is_dir():
+            raise _MissingError(
+                f"{self.path} is not a directory: expected one that codauc train has made."
+            )
+        try:
+            return read_text(self / name)
+        except FileNotFoundError:
+            raise _MissingError(
+                f"{self.path} has no {name}: expected the directory of a run that ended; "
+                "train it first."
+            ) from None
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{self / name} cannot be read ({error}): it was changed.") from error
+
+
+class _MissingError(ValueError):
+    """The run has no such file."""
+
+
+class History:
+    """Appends records to metrics.jsonl, each at once on the disk; `records` are already made.
+
+    What cannot be written now is written with the next record: no line is lost, twice or half.
+    """
+
+    def __init__(self, folder: RunFolder, records: Sequence[Record] = ()) -> None:
+        self._path, self._end = folder / METRICS, 0
+        self._waiting = [self._line(record) for record in records]
+        with whole_file(self._path, "the history") as partial:
+            partial.write_bytes(b"")
+        self.write()
+
+    @staticmethod
+    def _line(record: Record) -> bytes:
+        return json.dumps(asdict(record), allow_nan=False).encode() + b"\n"
+
+    def add(self, record: Record) -> None:
+        """Append one line."""
+        self._waiting.append(self._line(record))
+        self.write()
+
+    def write(self) -> None:
+        """Write what is waiting."""
+        with self._path.open("r+b" if self._path.exists() else "w+b") as file:
+            file.truncate(self._end)  # an incomplete line
+            file.seek(self._end)
+            file.write(b"".join(self._waiting))
+            file.flush()
+            self._end = file.tell()
+        self._waiting.clear()
+
+
+def _refuse_link(path: Path) -> None:
+    if path.is_symlink():
+        raise ValueError(
+            f"{path} is a link, and to write there would change what it points to: expected the "
+            "run's own files and directories; remove it."
+        )
+
+
+def _is_lock(name: str) -> bool:
+    return name == LOCK or name.startswith(f"{LOCK}-")
+
+
+def _is_half(name: str) -> bool:
+    return name.startswith(PARTIAL)
+
+
+def _lock(path: Path) -> int | None:
+    """A descriptor of the file, locked, that says who has it; None if another process has it."""
+    if path.exists() and not path.is_file():
+        raise ValueError(f"{path} is no file: it was changed; remove it.")
+    file = lock(path, os.O_CREAT)
+    if file is not None:
+        os.ftruncate(file, 0)
+        os.write(file, f"process {os.getpid()} on {socket.gethostname()}".encode())
+    return file
+
+
+def _writer(path: Path) -> str:
+    with suppress(OSError):
+        return f" ({path.read_text()})"
+    return ""

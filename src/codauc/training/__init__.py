@@ -1,0 +1,1 @@
+"""How `codauc train` works: recipe, loop, validation, checkpoints and resuming."""

@@ -1,0 +1,122 @@
+"""What is called while a run trains: the progress bar, the files, TensorBoard, your own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from torch import nn
+
+from codauc._internal.progress import Progress, note
+from codauc.data.dataset import DataSet
+from codauc.models.model_file import save_model
+from codauc.runs.directory import MODEL, History, Record, RunFolder
+from codauc.runs.settings import CONFIG, RunSettings
+from codauc.training.observer import Observer
+
+
+class Callback:
+    """Override what you need; worker 0 calls it. An error in it ends the run.
+
+    >>> class Printer(Callback):
+    ...     def on_record(self, record):
+    ...         print(record.step, record.auc)
+    """
+
+    def on_start(self, settings: RunSettings, steps: int) -> None:
+        """The data are read and everything is decided; `steps` will be taken."""
+
+    def on_step(self, step: int, stage: int, rounds: int) -> None:
+        """A step was taken; `stage` 0 is the warm start."""
+
+    def on_record(self, record: Record) -> None:
+        """The model was evaluated on the validation set."""
+
+    def on_keep(self, model: nn.Module, step: int) -> None:
+        """The run would return this model if it ended now."""
+
+    def on_end(self, summary: dict[str, Any]) -> None:
+        """The run is over."""
+
+
+class CallbackList:
+    """Calls one method of each of several callbacks; their time is that of "files"."""
+
+    def __init__(self, callbacks: Sequence[Callback], observer: Observer) -> None:
+        self.callbacks, self.section = callbacks, observer.section
+
+    def call(self, method: Callable[..., None], *arguments: Any) -> None:
+        """Call `method`, one of `Callback`, of each."""
+        with self.section("files"):
+            for callback in self.callbacks:
+                getattr(callback, method.__name__)(*arguments)
+
+
+class ProgressBar(Callback):
+    """The progress bar: stage, rounds, validation AUC, time left."""
+
+    def __init__(self) -> None:
+        self.progress: Progress | None = None
+        self.auc = ""
+
+    def on_start(self, settings: RunSettings, steps: int) -> None:
+        """Begin the line."""
+        del settings
+        self.progress = Progress(steps, label="train")
+
+    def on_step(self, step: int, stage: int, rounds: int) -> None:
+        """Draw, if it is time to."""
+        assert self.progress is not None
+        name = f"stage {stage}" if stage else "warm start"
+        count = f" round {rounds}" if rounds else ""
+        self.progress.update(step, f"{name} step {step}{count}{self.auc}")
+
+    def on_record(self, record: Record) -> None:
+        """Show the AUC from now on."""
+        self.auc = f" AUC {record.auc:.4f}"
+
+    def on_end(self, summary: dict[str, Any]) -> None:
+        """End the line."""
+        del summary
+        if self.progress is not None:
+            self.progress.close()
+
+
+class DirectoryWriter(Callback):
+    """Writes the run's directory during the run, so that a killed run is still of use.
+
+    If the disk is full, what could not be written is lost, not the run.
+    """
+
+    def __init__(self, folder: RunFolder, opened: DataSet, records: Sequence[Record] = ()) -> None:
+        self.folder, self.opened = folder, opened
+        self.history = History(folder, records)
+
+    def on_start(self, settings: RunSettings, steps: int) -> None:
+        """Write the settings, with which the run can be repeated."""
+        del steps
+        self.folder.write(CONFIG, settings.to_toml())
+
+    def on_record(self, record: Record) -> None:
+        """Add a line to the history."""
+        with self._tolerating_errors(record.step):
+            self.history.add(record)
+
+    def on_keep(self, model: nn.Module, step: int) -> None:
+        """Save the model."""
+        with self._tolerating_errors(step):
+            save_model(self.folder / MODEL, model, self.opened.encoder)
+
+    def on_end(self, summary: dict[str, Any]) -> None:
+        """Write the summary."""
+        self.history.write()
+        self.folder.write_summary(summary)
+
+    @contextmanager
+    def _tolerating_errors(self, step: int) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            note(f"\nStep {step}: {error.strerror or error}; the run continues.")
+            self.folder.note_fault("not written", step=step, reason=str(error))

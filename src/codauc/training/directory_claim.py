@@ -1,0 +1,109 @@
+"""Which directory a run writes to, and that no other run uses it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+
+from codauc.report.run_page import page
+from codauc.runs.checkpoints import clear, from_one
+from codauc.runs.directory import CHECKPOINTS, REPORT, RunFolder
+from codauc.workers.agreement import together
+from codauc.workers.group import Group
+
+_OUTLIVED = 15.0  # seconds in which a killed run's workers end
+
+
+def check_free(folder: RunFolder, *, overwrite: bool) -> None:
+    """Refuse a directory that holds a run, unless it may be overwritten."""
+    if folder.path.exists() and not folder.path.is_dir():
+        raise ValueError(f"{folder.path} is a file: expected a directory for the run.")
+    if folder.begun and not overwrite:
+        raise ValueError(
+            f"out={folder.path} already holds a run: expected another directory; choose one, or "
+            "use resume=True to continue the existing run, or overwrite=True to lose it."
+        )
+
+
+def new_directory(source: str, root: Path = Path("runs")) -> Path:
+    """Create the first of runs/NAME-1, runs/NAME-2, ... that does not exist."""
+    name = Path(source).name.split(".")[0] or "run"
+    root.mkdir(parents=True, exist_ok=True)
+    number = 1
+    while True:
+        try:
+            (path := root / f"{name}-{number}").mkdir()
+        except FileExistsError:
+            number += 1
+        else:
+            return path
+
+
+@dataclass(frozen=True)
+class DirectoryClaim:
+    """How a run takes its directory.
+
+    Attributes:
+        source: of the data, for the name of a new directory.
+        out: the directory, None for a new one.
+        resuming: an existing run is continued, otherwise it is refused, or with `overwrite` lost.
+    """
+
+    source: str
+    out: str | None
+    resuming: bool
+    overwrite: bool
+
+    @property
+    def _patience(self) -> float:
+        return _OUTLIVED if self.resuming else 0.0
+
+    @contextmanager
+    def held(self, group: Group) -> Iterator[RunFolder]:
+        """Inside this block no other run may use the directory; a lost run is removed first."""
+        with ExitStack() as stack:
+            path = together(group, lambda: self._first(group, stack), "start")
+            path = from_one(group, path.encode()).decode()
+            folder = RunFolder(self.out or path)  # each host may have its own
+            together(group, lambda: self._others(group, folder, stack), "start")
+            together(group, folder.sweep, "start")  # all have their locks by now
+            yield folder
+
+    def _first(self, group: Group, stack: ExitStack) -> str:
+        """On worker 0: create, lock and empty the directory."""
+        if group.rank:
+            return ""
+        folder = RunFolder(new_directory(self.source) if self.out is None else self.out)
+        folder.path.mkdir(parents=True, exist_ok=True)
+        stack.enter_context(folder.locked(patience=self._patience))
+        if not self.resuming:
+            check_free(folder, overwrite=self.overwrite)
+            folder.empty()
+        return str(folder.path)
+
+    def _others(self, group: Group, folder: RunFolder, stack: ExitStack) -> None:
+        """On the other workers: lock their part of it."""
+        if group.rank:
+            folder.path.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(folder.locked(group.rank, self._patience))
+            if not self.resuming:
+                folder.empty_checkpoints()
+
+
+def complete_end(folder: RunFolder, rank: int, *, held: bool) -> str:
+    """Do what a finished run was killed before: write the report, remove what is not needed.
+
+    Its summary is written when the model, the scores and the history are whole, so the report can
+    be made from them. Returns what was done. `held`: the directory is already locked.
+    """
+    missing = rank == 0 and not (folder / REPORT).exists()
+    if not missing and not folder.left_over():
+        return ""
+    with nullcontext() if held else folder.locked(rank, _OUTLIVED):
+        if missing and not (folder / REPORT).exists():
+            folder.write(REPORT, page(folder))
+        clear(folder / CHECKPOINTS)
+        folder.sweep()
+    return "its end was completed" if missing or not held else ""

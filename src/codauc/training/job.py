@@ -1,0 +1,267 @@
+"""The work of one worker of `codauc.train`: from the data to the files of the run."""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from codauc._internal.progress import note
+from codauc.data.dataset import DataSet
+from codauc.data.opening import open_data
+from codauc.models import build
+from codauc.models.model_file import save_model
+from codauc.report.run_page import page
+from codauc.runs.checkpoints import Checkpoints, Found
+from codauc.runs.directory import CHECKPOINTS, MODEL, REPORT, TRACE, RunFolder
+from codauc.runs.settings import CONFIG, RunSettings
+from codauc.training.build import resolve_settings
+from codauc.training.callbacks import Callback, DirectoryWriter, ProgressBar
+from codauc.training.checkpoint_policy import RunControl
+from codauc.training.directory_claim import DirectoryClaim, complete_end
+from codauc.training.elastic import (
+    launched_here,
+    limit_waiting,
+    may_restart,
+    restarts,
+    under_elastic,
+)
+from codauc.training.loop import Trained, fit
+from codauc.training.observer import Observer
+from codauc.training.profiler import Clock
+from codauc.training.resume import (
+    as_saved,
+    check_data,
+    check_seed,
+    check_settings,
+    identity,
+    usable,
+)
+from codauc.training.run_state import SavedRun
+from codauc.training.run_summary import scores_of_test_set, summary_of
+from codauc.training.tensorboard import TensorBoard
+from codauc.workers.agreement import together
+from codauc.workers.group import Group, GroupError, LocalGroup
+from codauc.workers.signals import LEAVE, AskedToLeave, Requests
+from codauc.workers.watchdog import end_with_parent, guarded
+
+_SIGNALS_SPREAD = 2.0  # seconds from the first worker to the last that is asked to leave
+
+
+@dataclass(frozen=True)
+class Job:
+    """What every worker is given; `work` is called in each."""
+
+    settings: RunSettings
+    requests: Requests
+    out: str | None
+    resume: bool
+    overwrite: bool
+    quiet: bool
+    tensorboard: bool
+    profile: bool
+    callbacks: tuple[Callback, ...]
+
+    def work(self, group: Group) -> dict[str, Any] | None:
+        """One worker's part; worker 0 writes the files and returns the summary."""
+        if under_elastic():
+            end_with_parent(os.getppid())
+        group = LocalGroup() if group.size == 1 else group  # whatever has started it
+        with guarded() if under_elastic() and not launched_here() else nullcontext():
+            return self._work(group)
+
+    @property
+    def resuming(self) -> bool:
+        """Whether an existing run is continued: also when the workers were started again."""
+        return self.resume or restarts() > 0
+
+    def _work(self, group: Group) -> dict[str, Any] | None:
+        if self.resuming and (summary := self._finished_before(group)) is not None:
+            return summary  # without reading the data
+        if group.rank == 0:
+            self.say(f"Reading {self.settings.data.source} ...")
+        opened = open_data(self.settings.data, group, self.settings.seed)
+        data = identity(opened, group)
+        settings = resolve_settings(self.settings, opened, group.size)
+        together(group, lambda: _try_model(settings), "start")  # before an existing run is lost
+        claim = DirectoryClaim(settings.data.source, self.out, self.resuming, self.overwrite)
+        with claim.held(group) as folder, self.requests.polled():
+            if self.resuming and (summary := self._finished_before(group, held=True)) is not None:
+                return summary  # another process has ended it meanwhile
+            return WorkerRun(self, group, folder, opened, data).train(settings)
+
+    def say(self, text: str) -> None:
+        """Show a message, unless quiet."""
+        if not self.quiet:
+            note(text)
+
+    def _finished_before(self, group: Group, *, held: bool = False) -> dict[str, Any] | None:
+        """The summary of a run that is finished; {} on the workers that do not have it.
+
+        What it had left to do when it was killed is done; `held`: its directory is locked already.
+        """
+        if self.out is None:
+            raise ValueError(
+                "the workers were started again without out=DIRECTORY: expected the directory of "
+                "the run, to resume it."
+            )
+        folder = RunFolder(self.out)
+        done = group.rank == 0 and folder.finished
+        if not bool(group.gather(torch.tensor([int(done)]), "checkpoint").any()):
+            return None
+        summary = {**folder.result(), "run": str(folder.path)} if done else {}  # it may have moved
+        did = together(group, lambda: complete_end(folder, group.rank, held=held), "checkpoint")
+        if done:
+            self.say(f"{folder.path} holds a finished run: {did or 'nothing was done'}.")
+        return summary
+
+
+@dataclass(frozen=True)
+class WorkerRun:
+    """One worker's run in a directory that it holds."""
+
+    job: Job
+    group: Group
+    folder: RunFolder
+    opened: DataSet
+    data: dict[str, Any]  # identifies the data
+
+    def train(self, settings: RunSettings) -> dict[str, Any] | None:
+        """Train with resolved settings, from a checkpoint if there is one; write the results."""
+        group, folder = self.group, self.folder
+        checkpoints = Checkpoints(
+            folder / CHECKPOINTS, group, settings.safety.keep, self._not_written
+        )
+        found = checkpoints.newest() if self.job.resuming else None
+        if found is not None:
+            settings = together(group, lambda: self._settings_of(found), "checkpoint")
+        if settings.communication.timeout is None:
+            limit_waiting(folder, group, 0 if found is None else found.number)
+        callbacks = self._callbacks(found) if group.rank == 0 else []
+        trace = folder / TRACE if group.rank == 0 else None
+        clock = Clock(trace) if self.job.profile else None
+        control = RunControl(
+            self.job.requests.pending, checkpoints, found, self.data, clock or Observer()
+        )
+        try:
+            trained = fit(settings, self.opened, group, callbacks, control=control)
+        except AskedToLeave as left:
+            return self._left(left)
+        except GroupError as error:
+            if may_restart():
+                raise
+            raise self._with_remedy(error) from error
+        finally:
+            checkpoints.wait()
+        profile = None if clock is None else clock.result(group, trained.steps)
+        summary = self._finish(trained, callbacks, profile)
+        if not trained.interrupted:
+            checkpoints.clear()
+        return summary
+
+    def _not_written(self, text: str) -> None:
+        note(f"\nWorker {self.group.rank}: {text}; the run continues.")
+        self.folder.note_fault("not written", worker=self.group.rank, reason=text)
+
+    def _with_remedy(self, error: GroupError) -> GroupError:
+        return GroupError(
+            f"{error} Resume from the last checkpoint with resume=True and out={self.folder.path}; "
+            "a larger timeout=SECONDS lets workers wait longer for each other."
+        )
+
+    def _settings_of(self, found: Found) -> RunSettings:
+        """The settings of the run that is resumed; raise where what is here does not fit."""
+        given, workers = self.job.settings, self.group.size
+        with usable(found):
+            saved = SavedRun.unpack(found.base)
+            check_seed(saved.settings, given)
+            check_data(saved.data, self.data)
+            check_settings(saved.settings, resolve_settings(given, self.opened, found.size))
+            saved.run.journal.typed_records()
+        if given.data.own and found.size != workers:
+            raise ValueError(
+                f"{workers} workers in place of {found.size}, each with data of its own: expected "
+                "the same workers, as their data cannot be shared out anew."
+            )
+        return resolve_settings(as_saved(given, saved.settings), self.opened, workers)
+
+    def _callbacks(self, found: Found | None) -> list[Callback]:
+        """Those of worker 0; the results of an earlier end are removed, as the run continues."""
+        self.folder.remove_results()
+        if found is None:
+            self._announce_start()
+        else:
+            self._announce_resume(found)
+        job, folder = self.job, self.folder
+        records = [] if found is None else SavedRun.unpack(found.base).run.journal.typed_records()
+        callbacks = [DirectoryWriter(folder, self.opened, records), *job.callbacks]
+        callbacks += [TensorBoard(folder.path, records)] if job.tensorboard else []
+        return callbacks + ([] if job.quiet else [ProgressBar()])
+
+    def _announce_start(self) -> None:
+        if self.job.resuming and (self.folder / CONFIG).exists():
+            facts = {"workers": self.group.size, "restart": restarts()}
+            self.folder.note_fault("resumed", step=0, **facts)
+            self.folder.remove_results(MODEL)
+            self.job.say("No checkpoint that all workers have written: beginning anew.")
+
+    def _announce_resume(self, found: Found) -> None:
+        for text in found.unreadable:
+            note(f"Not used: {text}")
+            self.folder.note_fault("unreadable", reason=text)
+        workers = self.group.size
+        facts = {"workers": workers, "exact": found.exact, "restart": restarts()}
+        self.folder.note_fault("resumed", step=found.number, **facts)
+        change = "" if found.exact else f", workers: {workers} in place of {found.size}"
+        step = SavedRun.unpack(found.base).run.position.step
+        self.job.say(f"Resuming from step {step}{change}.")
+
+    def _left(self, left: AskedToLeave) -> dict[str, Any]:
+        """After the state was saved: this process was asked to leave, or only another one was."""
+        deadline = time.monotonic() + _SIGNALS_SPREAD
+        while may_restart() and not self.job.requests.pending(LEAVE):
+            if time.monotonic() > deadline:
+                raise GroupError(f"worker {self.group.rank}: another worker was asked to leave.")
+            time.sleep(0.05)
+        if self.group.rank == 0:
+            self.folder.note_fault("left", step=left.step, saved=left.saved)
+        path = str(self.folder.path)
+        return {"run": path, "stopped": True, "steps": left.step, "saved": left.saved}
+
+    def _finish(
+        self, trained: Trained, callbacks: list[Callback], profile: dict[str, Any] | None
+    ) -> dict[str, Any] | None:
+        """Test the model and write the results; the summary on worker 0.
+
+        When this returns on one worker, no worker needs its checkpoints any more.
+        """
+        if trained.interrupted and self.group.rank == 0:
+            self.folder.note_fault("interrupted", step=trained.steps)
+        test = scores_of_test_set(trained, self.opened, self.group)
+
+        def write() -> dict[str, Any] | None:
+            if self.group.rank:
+                return None
+            folder = self.folder
+            summary = {"run": str(folder.path), **summary_of(trained, self.opened, test)}
+            save_model(folder / MODEL, trained.model, self.opened.encoder, trained.calibration)
+            if test is not None:
+                folder.write_scores(*test)
+            if profile is not None:
+                folder.write_profile(profile)
+            for callback in callbacks:
+                callback.on_end(summary)
+            folder.write(REPORT, page(folder))
+            return summary
+
+        return together(self.group, write, "checkpoint")
+
+
+def _try_model(settings: RunSettings) -> None:
+    """Raise if the network cannot be made."""
+    with torch.random.fork_rng([]):
+        build(settings.model.name, **settings.model.arguments)

@@ -1,0 +1,266 @@
+"""The training loop of one worker: opened data and resolved settings to a trained model."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from codauc.algorithm.rounds import NotFiniteError
+from codauc.data.dataset import DataSet
+from codauc.metrics.calibration import Calibration
+from codauc.runs.directory import Record
+from codauc.runs.settings import Recipe, RunSettings
+from codauc.training.callbacks import Callback, CallbackList
+from codauc.training.checkpoint_policy import CheckpointPolicy, RunControl
+from codauc.training.components import make_components
+from codauc.training.recipe import Plan, plan
+from codauc.training.recovery import Recovery
+from codauc.training.run_progress import RunProgress
+from codauc.training.run_state import RunPosition
+from codauc.workers.group import Group, GroupError
+
+Objective = Callable[[Tensor, Tensor], Tensor]
+
+_CHECK_EVERY = 16  # steps between two checks for NaN, of a worker that has no rounds
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A run's model, the same on every worker, and how it was trained."""
+
+    model: nn.Module
+    settings: RunSettings
+    calibration: Calibration
+    step: int  # at which the model was what it is
+    steps: int
+    validation_auc: float | None
+    records: list[Record]
+    seconds: float
+    interrupted: bool
+    ledger: dict[str, float]
+    notes: list[str]
+
+
+def fit(
+    settings: RunSettings,
+    opened: DataSet,
+    group: Group,
+    callbacks: Sequence[Callback] = (),
+    *,
+    model: nn.Module | None = None,
+    control: RunControl | None = None,
+) -> Trained:
+    """Train as resolved `settings` say; all workers return the same model.
+
+    Args:
+        settings: with everything decided, see `codauc.training.build.resolve_settings`.
+        opened: this worker's data.
+        group: the workers.
+        callbacks: called on worker 0.
+        model: replaces the network that the settings name.
+        control: requests, checkpoints and what to resume from.
+    """
+    assert isinstance(settings.recipe, Recipe), "resolve_settings(...) decides what is open"
+    control = control or RunControl()
+    parts = make_components(settings, opened, group, model)
+    stages = plan(settings.recipe, settings.communication)
+    progress = RunProgress(settings, opened, parts, stages, control.data)
+    if control.found is not None:
+        progress.resume(control.found)
+    called = CallbackList(callbacks if group.rank == 0 else (), control.observer)
+    loop = TrainingLoop(progress, stages, called, control)
+    with _threads(settings, opened), control.observer.measuring(parts.coda):
+        return loop.run()
+
+
+class TrainingLoop:
+    """One worker's part of one run: Algorithm 1 of the paper, stage by stage."""
+
+    def __init__(
+        self, progress: RunProgress, plan: Plan, callbacks: CallbackList, control: RunControl
+    ) -> None:
+        self.progress, self.plan, self.callbacks, self.control = progress, plan, callbacks, control
+        self.settings, self.recipe = progress.settings, progress.recipe
+        self.parts, self.coda, self.opt = progress.parts, progress.coda, progress.parts.opt
+        self.validation, self.section = progress.validation, control.observer.section
+        self.policy, self.recovery = CheckpointPolicy(progress, control), Recovery(progress)
+        self.alone = self.parts.group.size == 1
+        self.same_steps = self.settings.communication.averages == "gradients"
+
+    @property
+    def at(self) -> RunPosition:
+        """Where the run is."""
+        return self.progress.position
+
+    def run(self) -> Trained:
+        """All stages; then the model that is kept."""
+        self.callbacks.call(Callback.on_start, self.settings, self.plan.steps)
+        if self.recipe.start == "estimate" and self.coda.current is None and not self.at.step:
+            self.coda.estimate(self.parts.batches, self.recipe.dual_samples)
+        self._remember()
+        interrupted = False
+        while self.coda.stages_done < len(self.plan.stages) and not interrupted:
+            number = self.coda.stages_done
+            try:
+                interrupted = self._stage(number)
+                self._evaluate(number, stage_end=True)
+            except NotFiniteError as error:
+                self.recovery.go_back(error)
+                continue
+            except GroupError:
+                self.policy.leave_after_failed_round(self.at.step, resumable=self._round_missing())
+                raise
+            self.at.evaluated = self.at.step
+            self._remember()
+            whole = self.opt.steps == self.plan.stages[number].steps
+            if whole and self.policy.notice_round(self.at.step):
+                self.policy.after_step(self.at.step, fresh=True)
+        return self._trained(interrupted=interrupted)
+
+    def _stage(self, number: int) -> bool:
+        """The steps that a stage still has; returns whether the run was asked to stop in it."""
+        stage, loss = self.plan.stages[number], self.parts.loss
+        objective = loss.cross_entropy if number < self.plan.warm else loss
+        with self.section("stage"):
+            batches = self.coda.stage(stage, self.control.observer.reading(self.parts.batches))
+            if self.at.owed:
+                self.coda.make_up()
+                self.at.owed = False
+                self._after_step(number)
+        while self.opt.steps < stage.steps and not self.coda.asked("stop"):
+            x, y = next(batches)
+            self._local_step(objective, x.to(self.parts.device), y.to(self.parts.device))
+            self._after_step(number)
+            self.control.observer.on_step()
+        with self.section("stage"):
+            if self.coda.asked("stop"):
+                self.coda.finish(self.parts.batches)
+                return True
+            next(batches, None)  # the stage ends: the mean of its iterates, and a new alpha
+        return self.coda.asked("stop")
+
+    def _local_step(self, objective: Objective, x: Tensor, y: Tensor) -> None:
+        """One step on a batch; every `sync_every`-th includes a communication round."""
+        self.opt.zero_grad()
+        with self.section("forward"):
+            scores = self.parts.model(x)
+        with self.section("loss"):
+            loss = objective(scores, y)
+        with self.section("backward"):
+            loss.backward()  # type: ignore[no-untyped-call]
+        self.coda.count_loss(loss)
+        if self.same_steps:
+            self.coda.average_gradients()
+        before = self.opt.steps
+        try:
+            with self.section("step"):
+                self.opt.step()
+        finally:  # the step counts, even if the round in it fails
+            self.at.owed = self.opt.steps > before
+            self.at.step += self.opt.steps - before
+        self.at.owed = False
+        self.progress.step_size.set(self.at.step)
+
+    def _after_step(self, number: int) -> None:
+        """What follows a step: callbacks, requests, an evaluation, a checkpoint."""
+        stage, step = self.plan.stages[number], self.at.step
+        self.callbacks.call(
+            Callback.on_step, step, self._label(number), self.parts.group.ledger.rounds
+        )
+        self.policy.forward_requests()
+        fresh = self.policy.notice_round(step)
+        inside, alike = self.opt.steps < stage.steps, self._alike(number)
+        if self.alone and step % _CHECK_EVERY == 0:
+            self.coda.check_finite()
+        if alike and self.validation.window is not None:
+            with self.section("window"):
+                self.validation.window.add()
+        if alike and inside and step - self.at.evaluated >= self._evaluate_every(number):
+            self.at.evaluated = step
+            if self.alone:
+                self.coda.check_finite()
+            self._evaluate(number)
+            self._remember()
+        if inside:
+            self.policy.after_step(step, fresh=fresh)
+
+    def _label(self, number: int) -> int:
+        """The number of a stage for people: 0 is the warm start."""
+        return max(0, number + 1 - self.plan.warm)
+
+    def _alike(self, number: int) -> bool:
+        """Whether all workers have the same model now: right after a round that took effect."""
+        stage, done = self.plan.stages[number], self.opt.steps
+        after = done % stage.sync_every == 0 and done < stage.steps and not self.coda.delay
+        return self.alone or self.same_steps or after
+
+    def _evaluate_every(self, number: int) -> int:
+        """Steps between two evaluations: a multiple of the steps between two rounds."""
+        period = 1 if self.same_steps else self.plan.stages[number].sync_every
+        return math.ceil(self.plan.steps / self.recipe.evaluations / period) * period
+
+    def _evaluate(self, number: int, *, stage_end: bool = False) -> None:
+        """Evaluate on the validation set, and call the callbacks."""
+        if self.validation.part is None:
+            return
+        with self.section("evaluation"):
+            with self.validation.evaluated(self.at.step, self.coda.drift) as result:
+                if result.kept:
+                    self.callbacks.call(Callback.on_keep, self.parts.model, self.at.step)
+            record = self.progress.record(result, self._label(number), stage_end=stage_end)
+            self.callbacks.call(Callback.on_record, record)
+
+    def _remember(self) -> None:
+        with self.section("checkpoint"):
+            self.recovery.remember()
+
+    def _round_missing(self) -> bool:
+        """Whether a round is due at this step, and can be repeated from the state as it is."""
+        current = self.coda.current
+        at_end = current is not None and self.opt.steps == current.steps and not self.coda.closed
+        return (self.at.owed or at_end) and not (self.coda.delay or self.same_steps)
+
+    def _trained(self, *, interrupted: bool) -> Trained:
+        choice = self.validation.choice
+        choice.restore()
+        return Trained(
+            model=self.parts.model,
+            settings=self.settings,
+            calibration=self._calibration(),
+            step=choice.state.step or self.at.step,
+            steps=self.at.step,
+            validation_auc=choice.state.auc,
+            records=self.progress.journal.records,
+            seconds=self.progress.journal.seconds,
+            interrupted=interrupted,
+            ledger=self.progress.journal.spent(),
+            notes=self.progress.journal.notes,
+        )
+
+    def _calibration(self) -> Calibration:
+        if self.settings.data.watch == "test" or self.validation.choice.state.scores is None:
+            return Calibration()
+        found = self.validation.calibration()
+        if found == Calibration():
+            self.progress.journal.notes.append(
+                "Scores do not rise with the share of positives on the validation set."
+            )
+        return found
+
+
+@contextmanager
+def _threads(settings: RunSettings, opened: DataSet) -> Iterator[None]:
+    """As many threads as the workers leave each other; one for tables, whose steps are small."""
+    before, cores = torch.get_num_threads(), os.cpu_count() or 1
+    workers = 1 if settings.communication.simulate else settings.communication.workers
+    torch.set_num_threads(max(1, min(before, cores // workers)) if opened.shape else 1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,226 @@
+"""Where the time of training goes: a clock whose sections add up to the whole."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+
+from codauc.algorithm.engine import CoDA
+from codauc.runs.directory import TRACE
+from codauc.training.observer import Observer, Section
+from codauc.training.profile_table import FIRST_TRACED, LAST_TRACED
+from codauc.training.trace import Trace
+from codauc.workers.agreement import gather_bytes
+from codauc.workers.group import Group
+
+T = TypeVar("T")
+
+_LABELS = {  # the rows, in the order in which they are shown
+    "reading": "reading the batch",
+    "forward": "forward",
+    "loss": "loss",
+    "backward": "backward",
+    "step": "optimizer step",
+    "round": "round: own work",
+    "sending": "round: sending",
+    "waiting": "round: waiting",
+    "turns": "taking turns (simulated)",
+    "window": "mean of models",
+    "stage": "begin, end of stages",
+    "evaluation": "evaluation",
+    "files": "callbacks, files",
+    "checkpoint": "checkpoints",
+    "trace": "the trace itself",
+    "rest": "the rest",
+}
+_RECENT = 10_000  # the last times of a section, of which the median is taken
+
+
+class Clock(Observer):
+    """Every moment of training belongs to exactly one section, so sections add up to the whole.
+
+    Devices that compute on their own are waited for at each change of section: otherwise their time
+    would belong to the section that first needs a result.
+    """
+
+    def __init__(self, trace: Path | None = None) -> None:
+        self.seconds: dict[str, float] = {}
+        self.times: Counter[str] = Counter()  # steps in which a section had time
+        self.recent: dict[str, deque[float]] = {}
+        self.steps, self.begin, self.end = 0, 0.0, 0.0
+        self.sent, self.waited = 0.0, 0.0
+        self.device = torch.device("cpu")
+        self.trace = None if trace is None else Trace(trace)
+        self._now: dict[str, float] = {}  # of this step
+        self._current: Section = "rest"
+        self._since = 0.0
+        self._before: Section = "rest"  # the section in which a collective began
+        self._simulated = False
+        self._synchronise: Callable[[], object] | None = None
+
+    def mark(self, name: Section) -> None:
+        """From now on the time belongs to this section."""
+        if self._synchronise is not None:
+            self._synchronise()
+        now, current = time.perf_counter(), self._current
+        self._now[current] = self._now.get(current, 0.0) + now - self._since
+        self._current, self._since = name, now
+        if self.trace is not None and self.trace.going:
+            self.trace.label(name)
+
+    @contextmanager
+    def section(self, name: Section) -> Iterator[None]:
+        """Inside this block the time belongs to the section `name`."""
+        before = self._current
+        self.mark(name)
+        try:
+            yield
+        finally:
+            self.mark(before)
+
+    def reading(self, batches: Iterator[T]) -> Iterator[T]:
+        """The same batches; the time to get one belongs to "reading"."""
+        while True:
+            with self.section("reading"):
+                batch = next(batches)
+            yield batch
+
+    def on_step(self) -> None:
+        """A step was taken."""
+        self._enter()
+        self.steps += 1
+        if self.trace is not None and self.steps in (FIRST_TRACED, LAST_TRACED):
+            with self.section("trace"):
+                self.trace.start(self.device) if self.steps == FIRST_TRACED else self.trace.stop()
+
+    def _enter(self, *, last: bool = False) -> None:
+        """Enter the times of this step, or of what follows the last one."""
+        self.mark(self._current)
+        for name, seconds in self._now.items():
+            self.seconds[name] = self.seconds.get(name, 0.0) + seconds
+            if not (last and self.times[name] == self.steps):  # part of every step, and now of none
+                self.times[name] += 1
+                self.recent.setdefault(name, deque(maxlen=_RECENT)).append(seconds)
+        self._now.clear()
+
+    @contextmanager
+    def measuring(self, coda: CoDA) -> Iterator[None]:
+        """Training happens inside this block; rounds and collectives are observed."""
+        group, self.device = coda.group, coda.opt.flat.vectors[0].device
+        self._synchronise = synchroniser(self.device)
+        self._simulated = group.size > 1 and not group.apart
+        sent, waited = _sent(group), _waited(group)
+        self.begin = self._since = time.perf_counter()
+        with ExitStack() as stack:
+            if group.size > 1:
+                stack.enter_context(coda.observing_rounds(partial(self.section, "round")))
+                stack.enter_context(group.ledger.observing(self._stopped, self._resumed))
+            try:
+                yield
+            finally:
+                if self.trace is not None and self.trace.going:
+                    with self.section("trace"):
+                        self.trace.stop()
+                self._enter(last=True)
+                self.end = self._since
+        self.sent, self.waited = _sent(group) - sent, _waited(group) - waited
+
+    def _stopped(self) -> None:
+        """The worker stopped computing, to communicate."""
+        if self._current != "apart" and (self._simulated or self._current == "round"):
+            self._before = self._current
+            self.mark("apart")
+
+    def _resumed(self) -> None:
+        """The worker computes again."""
+        if self._current == "apart":
+            self.mark(self._before)
+
+    def result(self, group: Group, last_step: int) -> dict[str, Any]:
+        """What profile.json holds, on all workers; each calls it once, after the training."""
+        names = ("seconds", "begin", "end", "sent", "waited")
+        mine = json.dumps({name: getattr(self, name) for name in names}).encode()
+        texts = gather_bytes(group, mine, "evaluate", torch.device("cpu"))
+        parts = [json.loads(text) for text in texts]
+        workers = [_one(part) for part in parts]
+        whole, found = sum(workers[0].values()), workers[0]
+        if self._simulated:
+            whole, found = _taking_turns(parts)
+        return {
+            "seconds": whole,
+            "steps": self.steps,
+            "last_step": last_step,
+            "workers": group.size,
+            "simulated": self._simulated,
+            "device": str(self.device),
+            "rows": [self._row(name, found[name], whole) for name in _LABELS if name in found],
+            "by_worker": [] if self._simulated or group.size == 1 else workers,
+            "trace": None if self.trace is None or not self.trace.written else TRACE,
+        }
+
+    def _row(self, name: str, seconds: float, whole: float) -> dict[str, Any]:
+        recent = self.recent.get(name)
+        return {
+            "name": name,
+            "label": _LABELS[name],
+            "seconds": seconds,
+            "share": seconds / whole if whole else 0.0,
+            "ms_a_step": 1e3 * seconds / max(1, self.steps),
+            "times": self.times.get(name),
+            "ms_each": 1e3 * statistics.median(recent) if recent else None,
+        }
+
+
+def synchroniser(device: torch.device) -> Callable[[], object] | None:
+    """Waits until a device has done its work; None for the CPU, which does it at once.
+
+    >>> synchroniser(torch.device("cpu")) is None
+    True
+    """
+    if device.type == "cpu":
+        return None
+    accelerator = getattr(torch, "accelerator", None)  # since torch 2.6
+    if accelerator is not None:
+        return partial(accelerator.synchronize, device)
+    found = getattr(getattr(torch, device.type, None), "synchronize", None)
+    return partial(found, device) if found is not None and device.type == "cuda" else found
+
+
+def _sent(group: Group) -> float:
+    return group.ledger.seconds(*group.ledger.tallies)
+
+
+def _waited(group: Group) -> float:
+    return sum((tally.waiting for tally in group.ledger.tallies.values()), 0.0)
+
+
+def _one(part: Mapping[str, Any]) -> dict[str, float]:
+    """A worker's seconds by row: where it stood still in rounds, it sent, or waited for others."""
+    found = dict(part["seconds"])
+    apart = found.pop("apart", None)
+    if apart is not None:
+        found["waiting"] = min(apart, max(0.0, part["waited"]))
+        found["sending"] = apart - found["waiting"]
+    return found
+
+
+def _taking_turns(parts: Sequence[Mapping[str, Any]]) -> tuple[float, dict[str, float]]:
+    """The whole time and the rows of simulated workers, one of which computes at any time."""
+    whole = max(part["end"] for part in parts) - min(part["begin"] for part in parts)
+    found: Counter[str] = Counter()
+    for part in parts:
+        found.update(part["seconds"])
+    del found["apart"]
+    left = max(0.0, whole - sum(found.values()))
+    found["sending"] = min(left, sum(part["sent"] for part in parts))
+    found["turns"] = left - found["sending"]
+    return whole, dict(found)

@@ -1,0 +1,187 @@
+"""Recipes: what is chosen where nothing was said, and the stages that follow from it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from codauc.algorithm.schedules import Stage, geometric
+from codauc.runs.settings import CommunicationSettings, Recipe, RecipeSettings, first_period
+
+SYNC_EVERY = 32
+_NEVER = 10**9  # steps between two rounds: a stage's end is the only one
+_LONGEST = 1e9  # steps of a run
+_WARM_UP = 0.05  # the share of the run in which the step size rises
+_MANY = 1000  # positives with which cross-entropy counts as much as the min-max objective, and
+# steps after the warm start are as large as before
+_EPOCHS, _LEAST_STEPS, _MOST_STEPS = 40, 1000, 4000
+
+# The paper's experiments: section 5, with the smallest T_0 and the largest eta_0 of its grid.
+PAPER = Recipe(
+    name="paper",
+    optimizer="sgd",
+    lr=0.1,
+    dual_lr=1.0,
+    gamma=500.0,
+    momentum=0.0,
+    weight_decay=0.0,
+    batch_size=32,
+    steps=2000,
+    stages=3,
+    factor=3.0,
+    warm_start=0.0,
+    balance=0.0,
+    mix=0.0,
+    min_max_scale=1.0,
+    schedule="constant",
+    average="stage",
+    select="last",
+    evaluations=50,
+    dual_samples=1024,
+    initial_bias=False,
+)
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a recipe asks of the data: training samples, positives, and whether they are images."""
+
+    samples: int
+    positives: int
+    images: bool
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The stages of a run; the first `warm` of them are trained with cross-entropy."""
+
+    stages: tuple[Stage, ...]
+    warm: int
+
+    @property
+    def steps(self) -> int:
+        """The steps of all stages."""
+        return sum(stage.steps for stage in self.stages)
+
+
+def resolve(recipe: RecipeSettings, workers: int, facts: Facts) -> Recipe:
+    """The recipe with a value for everything.
+
+    >>> resolve(RecipeSettings(name="paper", lr=0.01), 4, Facts(1000, 100, False)).stages
+    3
+    """
+    if recipe.name == "bce" and recipe.warm_start not in (None, 1.0):
+        raise ValueError(
+            f"warm_start={recipe.warm_start:g} with recipe bce: expected 1, cross-entropy alone; "
+            "leave it out, or use the default recipe."
+        )
+    usual = PAPER if recipe.name == "paper" else _default(recipe, workers, facts)
+    values = {f.name: getattr(recipe, f.name) for f in fields(recipe)}
+    said = {name: value for name, value in values.items() if value is not None}
+    return replace(usual, **said)
+
+
+def _default(recipe: RecipeSettings, workers: int, facts: Facts) -> Recipe:
+    plain = recipe.optimizer == "sgd"
+    batch = recipe.batch_size or _batch_size(facts)
+    warm = recipe.warm_start
+    if warm is None:
+        warm = 1.0 if recipe.name == "bce" else Recipe.warm_start
+    total = _EPOCHS * facts.samples / (batch * workers)
+    total = min(max(total, _LEAST_STEPS), _MOST_STEPS)
+    stages, factor = recipe.stages or Recipe.stages, recipe.factor or Recipe.factor
+    geometric(1.0, 1, stages, factor=factor)  # refuses what could not be counted
+    parts = sum(factor**s for s in range(stages))
+    return Recipe(
+        name=recipe.name,
+        lr=0.1 if plain else Recipe.lr,
+        weight_decay=0.0 if facts.images or plain else Recipe.weight_decay,
+        batch_size=batch,
+        steps=max(1, round(total * (1 - warm if warm < 1 else 1) / parts)),
+        warm_start=warm,
+        average="none" if facts.images else Recipe.average,  # BatchNorm's statistics would not fit
+        mix=min(1.0, round(facts.positives / _MANY, 4)),
+        min_max_scale=1.0 if plain else math.sqrt(min(1.0, max(1, facts.positives) / _MANY)),
+    )
+
+
+def _batch_size(facts: Facts) -> int:
+    if facts.images:
+        return 64
+    return 128 if facts.samples < 20_000 else 256
+
+
+def plan(recipe: Recipe, communication: CommunicationSettings) -> Plan:
+    """The stages of a resolved recipe: a warm start, then the paper's shape.
+
+    >>> recipe = resolve(RecipeSettings(), 1, Facts(1000, 100, False))
+    >>> [(stage.steps, stage.estimate_ab) for stage in plan(recipe, CommunicationSettings()).stages]
+    [(300, True), (700, False)]
+    """
+    r, workers = recipe, communication.workers
+    falls = 1.0 if r.schedule == "cosine" else r.factor
+    lr = r.lr * r.min_max_scale if 0 < r.warm_start < 1 else r.lr
+    lengths = geometric(lr, r.steps, r.stages, factor=r.factor)
+    stages = [
+        Stage(
+            lr=lr / falls**s,
+            steps=stage.steps,
+            sync_every=_period(communication, lr / falls**s, 3**s, workers),
+            dual_samples=r.dual_samples,
+        )
+        for s, stage in enumerate(lengths)
+    ]
+    if r.warm_start == 0:
+        return Plan(tuple(stages), 0)
+    if r.warm_start == 1:
+        return Plan(tuple(replace(stage, estimate_ab=True) for stage in stages), len(stages))
+    total = sum(stage.steps for stage in stages)
+    if total / (1 - r.warm_start) > _LONGEST:
+        raise ValueError(
+            f"warm_start={r.warm_start:g} before {total} steps: expected a run of at most "
+            f"{_LONGEST:g} steps in all; use less, or 1 for cross-entropy alone."
+        )
+    warm = replace(
+        stages[0],
+        lr=r.lr,
+        steps=max(1, round(total * r.warm_start / (1 - r.warm_start))),
+        sync_every=_period(communication, r.lr, 1, workers),
+        estimate_ab=True,
+    )
+    return Plan((warm, *stages), 1)
+
+
+def _period(communication: CommunicationSettings, lr: float, growth: int, workers: int) -> int:
+    every = communication.sync_every
+    if workers == 1 and not isinstance(every, int):
+        return 1
+    if every == "theorem":  # Theorem 1: I_s <= 1/sqrt(K eta_s)
+        return max(1, math.floor(1 / math.sqrt(workers * lr)))
+    if every == "once":
+        return _NEVER
+    if isinstance(every, str):
+        return (first_period(every) or SYNC_EVERY) * growth
+    return SYNC_EVERY if every is None else every
+
+
+def factor_of(recipe: Recipe, steps: int) -> Callable[[int], float]:
+    """By what the step size is multiplied at each of `steps` steps, counted from 0.
+
+    With "cosine" it rises for a twentieth of the run, then falls to 0 as a half wave.
+    """
+    rise = max(1.0, _WARM_UP * steps)
+
+    def factor(step: int) -> float:
+        wave = 0.5 * (1 + math.cos(math.pi * min(step, steps) / steps))
+        return max(min(1.0, (step + 1) / rise) * wave, 1e-6)
+
+    return (lambda step: 1.0) if recipe.schedule == "constant" else factor  # noqa: ARG005
+
+
+def model_arguments(name: str, facts: Facts) -> dict[str, Any]:
+    """What the default network is made with beyond what the data ask for."""
+    if name == "tabular" and not facts.images:
+        return {"widths": [256, 256], "dropout": 0.2, "pieces": 8}
+    return {}

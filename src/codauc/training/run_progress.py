@@ -1,0 +1,179 @@
+"""The state of a run on one worker while it trains: taken, saved, and loaded again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from codauc._internal.random_streams import seed_everything
+from codauc.algorithm.objective import pairwise_loss
+from codauc.data.dataset import DataSet
+from codauc.runs.checkpoints import Found
+from codauc.runs.directory import Record
+from codauc.runs.settings import Recipe, RunSettings
+from codauc.training.components import Components
+from codauc.training.journal import Journal
+from codauc.training.recipe import Plan
+from codauc.training.resume import check_like, usable
+from codauc.training.run_state import RoundCount, RunPosition, RunState, SavedRun, as_bits
+from codauc.training.step_size import StepSize
+from codauc.training.validation import Validation, ValidationResult
+from codauc.workers.agreement import together
+
+
+class RunProgress:
+    """Everything of a run that changes while it trains; `data` identifies the data."""
+
+    def __init__(
+        self,
+        settings: RunSettings,
+        opened: DataSet,
+        parts: Components,
+        plan: Plan,
+        data: Mapping[str, Any],
+    ) -> None:
+        assert isinstance(settings.recipe, Recipe)
+        self.recipe = settings.recipe
+        self.settings, self.opened, self.parts, self.data = settings, opened, parts, data
+        self.coda, self.stages = parts.coda, plan.stages
+        self.position, self.rounds = RunPosition(), RoundCount()
+        self.heard = 0  # rounds that carried requests, up to the last one that was noticed
+        self.step_size = StepSize(parts.opt, self.recipe, plan.steps)
+        self.validation = Validation(parts.opt, opened.watched, parts.group, self.recipe)
+        self.journal = Journal(parts.group, parts.notes)
+
+    def record(self, result: ValidationResult, stage: int, *, stage_end: bool) -> Record:
+        """The record of an evaluation; `stage` 0 is the warm start."""
+        h, y = torch.from_numpy(result.scores).sigmoid(), torch.from_numpy(result.labels)
+        ledger, loss, opt = self.journal.spent(), self.parts.loss, self.parts.opt
+        a, b, alpha = (float(t.detach()) for t in (loss.a, loss.b, loss.alpha))
+        record = Record(
+            step=self.position.step,
+            stage=stage,
+            rounds=int(ledger["rounds"]),
+            bytes=int(ledger["bytes_sent"]),
+            seconds=self.journal.seconds,
+            lr=opt.stage_lr * opt.param_groups[0]["lr"] / opt.base_lr,
+            loss=float(pairwise_loss(h.double(), y)),
+            auc=result.auc.value,
+            auc_low=result.auc.low,
+            auc_high=result.auc.high,
+            positive_mean=float(h[y].mean()),
+            negative_mean=float(h[~y].mean()),
+            a=a,
+            b=b,
+            alpha=alpha,
+            drift=result.drift,
+            computing=ledger["computing"],
+            communicating=ledger["communicating"],
+            waiting=ledger["waiting"],
+            stage_end=stage_end,
+            workers=self.parts.group.size,
+        )
+        self.journal.records.append(record)
+        return record
+
+    def state(self) -> RunState:
+        """Everything this worker needs to continue, as copies."""
+        window = self.validation.window
+        return RunState(
+            position=replace(self.position),
+            coda=self.coda.state_dict(),
+            batches=self.parts.batches.state_dict(),
+            window=None if window is None else window.state(),
+            choice=self.validation.choice.state,
+            journal=self.journal.state(),
+            rounds=replace(self.rounds),
+            reduced=self.step_size.reduced,
+        )
+
+    def pack(self) -> dict[str, Any]:
+        """What a checkpoint holds."""
+        rest = self.parts.batches.remaining()
+        return SavedRun(
+            settings=json.loads(json.dumps(asdict(self.settings))),
+            data=dict(self.data),
+            rest=None if rest is None else as_bits(self.opened.train.rows[rest]),
+            run=self.state(),
+        ).pack()
+
+    def load(self, state: RunState) -> None:
+        """Continue as the worker did that gave this state."""
+        self.coda.load_state_dict(state.coda)
+        self._load_position(state)
+        self.parts.batches.load_state_dict(state.batches)
+
+    def _load_position(self, state: RunState) -> None:
+        """Take over everything but the engine and the batches."""
+        if self.validation.window is not None:
+            assert state.window is not None
+            self.validation.window.load(state.window)
+        self.validation.choice.load(state.choice)
+        self.journal.load(state.journal)
+        self.rounds, self.heard = replace(state.rounds), self.coda.requests_heard
+        self.position, self.step_size.reduced = replace(state.position), state.reduced
+        self.step_size.set(self.position.step)
+
+    def resume(self, found: Found) -> None:
+        """Continue from what was found, if it is of this run; an error on one worker is on all."""
+        if found.exact:
+            together(self.parts.group, lambda: self._load_exact(found), "checkpoint")
+        else:
+            self._load_merged(found)
+
+    def _load_exact(self, found: Found) -> None:
+        with usable(found):
+            state = SavedRun.unpack(found.base).run
+            self._check(state)
+            self.load(state)
+
+    def _load_merged(self, found: Found) -> None:
+        """Continue with the mean of the states of another number of workers."""
+        group = self.parts.group
+        base, *others = together(group, lambda: _unpacked(found), "checkpoint")
+        with usable(found):
+            count = found.size - len(found.missing)
+            base.run.merge([other.run for other in others], count, group)
+            rest = base.rest_of_all(others, group)
+        together(group, lambda: self._begin_with(found, base.run, rest), "checkpoint")
+        self.coda.same_everywhere()
+        seed_everything(self.settings.seed, group.rank, self.position.step)
+        workers = f"{group.size} worker{'s' * (group.size != 1)}"
+        text = f"Step {self.position.step}: resumed with {workers} in place of {found.size}"
+        if found.missing:
+            text += f", without the state of {len(found.missing)} of them"
+        self.journal.notes.append(f"{text}.")
+
+    def _begin_with(self, found: Found, state: RunState, rest: Tensor | None) -> None:
+        with usable(found):
+            self._check(state)
+            if state.coda["stage"] is not None:  # as it is planned for this number of workers
+                state.coda["stage"] = asdict(self.stages[state.coda["stages_done"]])
+            self.coda.load_state_dict(state.coda)
+            self._load_position(state)
+            if rest is not None:
+                mine = torch.isin(self.opened.train.rows, rest).nonzero().flatten()
+                self.parts.batches.begin_with(state.batches["epoch"], mine)
+
+    def _check(self, state: RunState) -> None:
+        """Raise if something is missing, rather than continue with a default."""
+        mine = self.state()
+        check_like(state.coda, mine.coda, "coda")
+        check_like(state.batches, mine.batches, "batches")
+        check_like(state.journal.before, mine.journal.before, "before")
+        if mine.window is not None:
+            assert state.window is not None
+            check_like(state.window.means, mine.window.means, "window")
+        if state.coda["stage"] is not None:
+            check_like(state.coda["stage"], asdict(self.stages[0]), "stage")
+
+
+def _unpacked(found: Found) -> list[SavedRun]:
+    """The state that all workers have, and then those that this one has read."""
+    with usable(found):
+        return [SavedRun.unpack(plain) for plain in (found.base, *found.states.values())]

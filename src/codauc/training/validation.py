@@ -1,0 +1,184 @@
+"""Evaluation on the validation set: of which weights, with the scores of all workers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from codauc.algorithm.ppdsg import PPDSG
+from codauc.algorithm.rounds import NotFiniteError
+from codauc.data.dataset import Part
+from codauc.data.rows import as_rows
+from codauc.metrics import AUC, auc_interval
+from codauc.metrics.calibration import Calibration, calibrate
+from codauc.metrics.evaluation import logits_of
+from codauc.runs.settings import Recipe
+from codauc.training.model_choice import ModelChoice
+from codauc.workers.agreement import gather_bytes
+from codauc.workers.group import Group
+
+_CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True)
+class WindowState:
+    """A window in a checkpoint."""
+
+    count: int
+    means: list[Tensor]
+
+
+class Window:
+    """The mean of the models that all workers shared since it was last used; nothing is sent."""
+
+    def __init__(self, opt: PPDSG) -> None:
+        self.opt, self.count = opt, 0
+        self.means = [torch.zeros_like(weights) for weights in self._weights()]
+
+    def _weights(self) -> list[Tensor]:
+        flat = self.opt.flat
+        return [block.of(flat.vectors) for block in flat.blocks if block.role == "weight"]
+
+    @torch.no_grad()
+    def add(self) -> None:
+        """Add the weights as they are now."""
+        self.count += 1
+        for mean, weights in zip(self.means, self._weights(), strict=True):
+            mean.lerp_(weights, 1 / self.count)
+
+    @contextmanager
+    def as_weights(self) -> Iterator[None]:
+        """Inside this block the model has the mean for weights; then a new mean begins."""
+        own = [weights.clone() for weights in self._weights()]
+        if self.count:
+            self._set(self.means)
+        try:
+            yield
+        finally:
+            self._set(own)
+            self.count = 0
+
+    @torch.no_grad()
+    def _set(self, values: list[Tensor]) -> None:
+        for weights, value in zip(self._weights(), values, strict=True):
+            weights.copy_(value)
+        self.opt.flat.mark_changed()
+
+    def state(self) -> WindowState:
+        """The mean so far, as a copy."""
+        return WindowState(self.count, [mean.clone() for mean in self.means])
+
+    @torch.no_grad()
+    def load(self, state: WindowState) -> None:
+        """Continue a mean that was saved."""
+        self.count = int(state.count)
+        for mean, saved in zip(self.means, state.means, strict=True):
+            mean.copy_(saved)
+
+
+@dataclass(frozen=True)
+class ValidationResult:
+    """The scores of one evaluation, in the order of the labels, and what follows from them."""
+
+    scores: NDArray[Any]
+    labels: NDArray[np.bool_]
+    auc: AUC
+    drift: float | None  # root mean square over the workers
+    kept: bool
+
+
+class Validation:
+    """Evaluates the model on the validation set, and chooses which model to keep.
+
+    Every worker scores its part, and all know the scores of all. With `average` "window" the model
+    that is evaluated is the mean of those that all workers shared since the last evaluation.
+    """
+
+    def __init__(self, opt: PPDSG, part: Part | None, group: Group, recipe: Recipe) -> None:
+        self.model, self.part, self.group = opt.model, part, group
+        self.window = Window(opt) if recipe.average == "window" else None
+        self.choice = ModelChoice(opt.model, recipe.select)
+        self.labels: NDArray[np.bool_] = np.empty(0, bool)
+        if part is not None:
+            assert part.y is not None
+            self.labels = gathered(part.y.numpy().astype(np.bool_), group)
+
+    @contextmanager
+    def evaluated(self, step: int, drift: float | None) -> Iterator[ValidationResult]:
+        """Evaluate; inside this block the model has the weights that were evaluated."""
+        with nullcontext() if self.window is None else self.window.as_weights():
+            scores, mean_drift = self._scores(drift)
+            if np.isnan(scores).any():
+                raise NotFiniteError("scores are not numbers: lower the step size.")
+            auc = auc_interval(scores, self.labels)
+            kept = self.choice.offer(step, auc.value, scores, self.labels)
+            yield ValidationResult(scores, self.labels, auc, mean_drift, kept)
+
+    def _scores(self, drift: float | None) -> tuple[NDArray[Any], float | None]:
+        assert self.part is not None
+        scores = scores_of(self.model, self.part)
+        if self.group.size == 1:
+            return scores, None
+        drifts = gathered(np.array([np.nan if drift is None else drift]), self.group)
+        mean = None if np.isnan(drifts).any() else float(np.sqrt((drifts**2).mean()))
+        return gathered(scores, self.group), mean
+
+    def calibration(self) -> Calibration:
+        """Log-odds by the scores of the model that is kept; the identity where there are none."""
+        scores = self.choice.state.scores
+        return Calibration() if scores is None else calibrate(scores, self.labels)
+
+
+def scores_of(model: nn.Module, part: Part) -> NDArray[Any]:
+    """The logits of a worker's samples, as float32."""
+    if not len(part.x):
+        return np.empty(0, np.float32)
+    return logits_of(model, part.x).astype(np.float32, copy=False)
+
+
+def check_scores(
+    source: str, model: nn.Module, part: Part, scores: NDArray[Any], names: list[str] | None
+) -> None:
+    """Raise if a sample has no finite score; say which, and the reason if it is known.
+
+    `names` are those of the inputs' columns, None for images.
+    """
+    bad = ~np.isfinite(scores)
+    if not bad.any():
+        return
+    first = int(np.flatnonzero(bad)[part.rows.numpy()[bad].argmin()])
+    if not all(bool(value.isfinite().all()) for value in model.state_dict().values()):
+        reason = "the model has weights that are not finite: train it again"
+    else:
+        reason = _farthest(part, first, names)
+    raise ValueError(
+        f"{source}: {int(bad.sum())} of {len(bad)} rows have no finite score, the first is row "
+        f"{int(part.rows[first])} with {scores[first]:g}: expected a number; {reason}."
+    )
+
+
+def _farthest(part: Part, index: int, names: list[str] | None) -> str:
+    """The remedy for a sample whose inputs are too large to be scored."""
+    inputs = as_rows(part.x).gather(torch.tensor([index])).flatten()
+    if names is None or len(names) != len(inputs):
+        return "correct its image, or train the model again"
+    at = int(inputs.abs().argmax())
+    return (
+        f"its {names[at]!r} is {inputs[at]:.3g} standard deviations from the mean of training: "
+        "correct it, or leave it empty"
+    )
+
+
+def gathered(values: NDArray[Any], group: Group) -> NDArray[Any]:
+    """The workers' arrays, end to end in the order of ranks, on each of them."""
+    if group.size == 1:
+        return values
+    parts = gather_bytes(group, values.tobytes(), "evaluate", _CPU)
+    return np.concatenate([np.frombuffer(part, values.dtype) for part in parts])
