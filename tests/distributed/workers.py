@@ -75,7 +75,7 @@ def train(
             loss(model(features), labels).backward()
             optimizer.step()
     tensors = {**model.state_dict(), **loss.state_dict()}
-    tensors |= {f"average {i}": vector for i, vector in enumerate(optimizer.averages)}
+    tensors |= {f"average {i}": tensor for i, tensor in enumerate(optimizer.result)}
     ledger = group.ledger.state_dict()["tallies"]
     counted = {kind: [t["calls"], t["sent"], t["received"]] for kind, t in ledger.items()}
     return {name: tensor.clone() for name, tensor in tensors.items()}, counted
@@ -315,7 +315,7 @@ def rolls_back(group):
             step(engine, opt, source[position])
             if opt.steps == 17:
                 saved = engine.state_dict()
-        results.append(opt.flat.vectors[0].clone())
+        results.append(torch.cat([tensor.detach().flatten() for tensor in opt.trained.tensors()]))
     return results
 
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import codauc
+import vectors
 from codauc.algorithm.objective import gradients
 from codauc.algorithm.theory import constants, drift_bound, dual_bound, step_limits
 
@@ -34,9 +35,7 @@ def trajectory(seed, p, workers, lr, sync_every, steps=24, gamma=5.0):
         loss = codauc.MinMaxAUCLoss(pos_ratio=p).double()
         opt = codauc.PPDSG(model, loss, lr=lr, gamma=gamma)
         coda = codauc.CoDA(opt, group, dual="pooled")
-        opt.register_step_post_hook(
-            lambda opt, *_: points[group.rank].append(opt.flat.vectors[0].clone())
-        )
+        opt.register_step_post_hook(lambda opt, *_: points[group.rank].append(vectors.state(opt)))
         batches = [(x[i : i + 2], y[i : i + 2]) for i in range(0, 60, 2)]
         stage = codauc.Stage(lr=lr, steps=steps, sync_every=sync_every, dual_samples=60)
         for inputs, labels in coda.stage(stage, batches):

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import codauc
+import vectors
 from codauc.algorithm.objective import objective
 
 F64 = torch.float64
@@ -274,7 +275,7 @@ def test_a_state_goes_on_bit_for_bit():
     other.load_state_dict(half.state_dict())
     for x, y in batches[5:]:
         step(other, x, y)
-    assert torch.equal(whole.flat.vectors[0], other.flat.vectors[0])
+    assert torch.equal(vectors.state(whole), vectors.state(other))
 
 
 def test_a_state_of_plain_steps_is_refused():
@@ -300,7 +301,6 @@ def test_scales_of_the_inputs_do_not_change_the_first_step():
     ("options", "words"),
     [
         ({"dual_lr": 0.0}, "dual_lr"),
-        ({"dual_lr": 1.5}, "at most 1"),
         ({"betas": (0.9, 1.0)}, "beta2"),
         ({"betas": 0.9}, "betas"),
         ({"eps": 0.0}, "eps"),
@@ -326,10 +326,10 @@ def test_a_parameter_without_gradient_is_left_alone():
     x, y = next(data(1))
     step(opt, x, y)
     before = opt.model[0].weight.detach().clone()
-    kept = opt.state_dict()["state"]["ppdsg"]["seconds"][0]
+    kept = opt.state_dict()["state"]["ppdsg"]["weights"][0]["second"]
     opt.zero_grad()
     opt.loss(opt.model(x), y).backward()
     opt.model[0].weight.grad = None
     opt.step()
     assert torch.equal(opt.model[0].weight, before)
-    assert torch.equal(opt.state_dict()["state"]["ppdsg"]["seconds"][0], kept)
+    assert torch.equal(opt.state_dict()["state"]["ppdsg"]["weights"][0]["second"], kept)

@@ -13,6 +13,7 @@ from torch import nn
 from torch.optim.swa_utils import update_bn
 
 import codauc
+import vectors
 
 DTYPE = torch.float64
 BATCH = 4
@@ -343,7 +344,7 @@ def test_weights_in_bf16_train_end_to_end(workers):
         run = make(group, dtype=dtype, pos_ratio=None, momentum=0.9)
         first = state_of(run)
         train(run, codauc.constant(0.1, 20, 2, 3, dual_samples=8), Source(group.rank, dtype=dtype))
-        return first, state_of(run), [average.dtype for average in run.opt.averages]
+        return first, state_of(run), [kept["average"].dtype for kept in run.opt.state.values()]
 
     results = launch(work, workers)
     for first, last, averages in results:
@@ -605,7 +606,7 @@ def test_another_stage_is_refused_while_one_is_unfinished():
     run, source = make(), Source()
     leave(run, source, 3, "break after")
     before = run.coda.state_dict()
-    with pytest.raises(ValueError, match=r"steps=3.*while .*steps=5.* is at step 3.*finish"):
+    with pytest.raises(ValueError, match=r"steps=3.*while .*steps=5.* is at step 3.*end"):
         run.coda.stage(STAGES[1], source)
     assert_equal(run.coda.state_dict(), before)
     train(run, STAGES, source)
@@ -619,14 +620,14 @@ def test_finish_ends_a_stage_early_with_one_model_for_all(steps):
         batches = run.coda.stage(STAGES[0], source)
         for _ in range(steps):
             step(run, next(batches))
-            seen.append(run.opt.flat.primal[0].clone())
-        start = run.opt.flat.primal[0].clone()
+            seen.append(vectors.primal(run.opt))
+        start = vectors.primal(run.opt)
         batches.close()
-        run.coda.finish(source)
+        run.coda.end(source)
         with pytest.raises(RuntimeError, match="outside a stage"):
             run.opt.step()
         assert run.coda.stages_done == 1
-        ended = run.opt.flat.primal[0].clone()
+        ended = vectors.primal(run.opt)
         train(run, [STAGES[1]], source)
         assert run.coda.stages_done == 2
         return torch.stack(seen or [start]).mean(0), ended
@@ -639,7 +640,7 @@ def test_finish_ends_a_stage_early_with_one_model_for_all(steps):
 def test_finish_without_an_unfinished_stage_does_nothing():
     run = make()
     before = run.coda.state_dict()
-    run.coda.finish(Source())
+    run.coda.end(Source())
     assert_equal(run.coda.state_dict(), before)
 
 
@@ -958,7 +959,7 @@ def test_a_step_that_calls_its_parent_s_has_the_same_rounds():
             opt.zero_grad()
             loss(model(x).flatten(), y).backward()
             opt.step()
-        return group.ledger.rounds, opt.flat.vectors[0].clone()
+        return group.ledger.rounds, vectors.state(opt)
 
     found = [
         codauc.launch(partial(work, kind=kind), workers=2, simulate=True)[0]

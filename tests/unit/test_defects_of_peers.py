@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 import codauc
+import vectors
 from codauc.algorithm.objective import gradients
 
 
@@ -81,12 +82,12 @@ def test_the_anchor_is_where_the_stage_began_on_every_worker():
         anchors, starts = [], []
         data = [(torch.randn(4, 3), torch.tensor([1, 0, 0, 1]))]
         for stage in codauc.geometric(lr=0.1, steps=3, stages=2, sync_every=2):
-            starts.append(opt.flat.primal[0].clone())
+            starts.append(vectors.primal(opt))
             for x, y in coda.stage(stage, data):
                 opt.zero_grad()
                 loss(model(x), y).backward()
                 opt.step()
-            anchors.append(opt.anchor[0].clone())
+            anchors.append(vectors.anchor(opt))
         return anchors, starts
 
     (anchors, starts), (other, _) = codauc.launch(work, workers=2, simulate=True)

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 import codauc
+import vectors
 
 DTYPE = torch.float64
 BATCH, STEPS = 4, 3
@@ -278,13 +279,12 @@ def test_the_estimate_is_one_collective_and_moves_nothing_but_alpha(monkeypatch)
         labels = STEPS * BATCH
         assert loss.seen.sum() == labels  # labels of the estimate are not counted twice
         assert loss.counts.sum() == 2 * labels
-        averages = [average.clone() for average in opt.averages]
-        return group.ledger.calls("dual"), torch.cat(opt.flat.primal), averages
+        return group.ledger.calls("dual"), vectors.primal(opt), vectors.average(opt)
 
     results = launch(work, 2)
     assert seen == [(0, False)] * 2 + [(1, False)] * 2
     assert [calls for calls, _, _ in results] == [1, 1]
-    mean = (results[0][2][0] + results[1][2][0]) / 2
+    mean = (results[0][2] + results[1][2]) / 2
     for _, primal, _ in results:
         assert torch.equal(primal, mean)
 

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 import codauc
+import vectors
 from codauc.algorithm.compression import Compressed
 from codauc.algorithm.rounds import NotFiniteError
 
@@ -59,7 +60,7 @@ class Run:
 
     @property
     def vector(self):
-        return self.opt.flat.vectors[0].clone()
+        return vectors.state(self.opt)
 
 
 def simulate(function, workers, **options):
@@ -81,8 +82,7 @@ def by_hand(stage, workers, delay, machine=None):
         run.rank = rank
         run.opt.begin_stage(stage.lr)
     sources = [run.source() for run in runs]
-    vectors = [run.opt.flat.vectors[0] for run in runs]
-    steered = runs[0].opt.flat.steered_sizes[0]
+    steered = runs[0].opt.trained.steered_size
     machine = workers if machine is None else machine
     kept = None
     for step in range(1, stage.steps + 1):
@@ -93,26 +93,29 @@ def by_hand(stage, workers, delay, machine=None):
             type(run.opt).step.__wrapped__(run.opt)  # without the engine's hooks
         if kept is not None and step == kept[0] + delay:
             _, mean, before = kept
-            for vector, old in zip(vectors, before, strict=True):
-                vector[:steered] += mean[:steered] - old[:steered]
-                vector[steered:] = mean[steered:]
+            for run, old in zip(runs, before, strict=True):
+                now = run.vector
+                run.opt.trained.unpack(
+                    torch.cat([now[:steered] + mean[:steered] - old[:steered], mean[steered:]])
+                )
             kept = None
         outer = step % stage.sync_every == 0 and step < stage.steps
         inner = stage.local_every and step % stage.local_every == 0 and step < stage.steps
         if (inner or (stage.local_every and outer)) and (delay or not outer):
             for first in range(0, workers, machine):
-                mean = sum(vectors[first : first + machine]) / machine
-                for vector in vectors[first : first + machine]:
-                    vector.copy_(mean)
+                mine = runs[first : first + machine]
+                mean = sum(run.vector for run in mine) / machine
+                for run in mine:
+                    run.opt.trained.unpack(mean)
         if outer:
-            mean, before = sum(vectors) / workers, [vector.clone() for vector in vectors]
+            before = [run.vector for run in runs]
+            mean = sum(before) / workers
             if delay:
                 kept = (step, mean, before)
             else:
-                for vector in vectors:
-                    vector.copy_(mean)
-    primal = runs[0].opt.flat.primal_sizes[0]
-    return sum(run.opt.averages[0] for run in runs)[:primal] / workers
+                for run in runs:
+                    run.opt.trained.unpack(mean)
+    return sum(vectors.average(run.opt) for run in runs) / workers
 
 
 @pytest.mark.parametrize("delay", [0, 1, 3, 4])
@@ -207,12 +210,10 @@ def test_all_workers_get_the_same_and_what_is_lost_comes_with_later_rounds(compr
 def test_all_but_the_weights_travels_exactly(compress):
     def work(group, **options):
         run = Run(group, dtype=torch.float32, ratio=None, **options)
-        with torch.no_grad():
-            run.opt.flat.vectors[0].copy_(torch.randn(run.opt.flat.size) * 100**group.rank)
+        run.opt.trained.unpack(torch.randn(run.opt.trained.size) * 100**group.rank)
         run.loss.seen += torch.tensor([[5000 + group.rank], [10**9]])
         run.coda.averager.round()
-        weights = sum(s.stop - s.start for s in run.opt.flat.stretches("weight"))
-        return run.vector[weights:], run.loss.counts
+        return run.vector[run.opt.trained.weight_size :], run.loss.counts
 
     plain, packed = simulate(work, 3), simulate(lambda g: work(g, compress=compress), 3)
     for (vector, counts), (other, other_counts) in zip(plain, packed, strict=True):
@@ -395,14 +396,15 @@ def test_inner_rounds_are_counted_apart_and_send_nothing_across():
 # The memory of the state
 
 
-def test_a_round_allocates_no_state_and_parameters_keep_their_identity():
+def test_parameters_keep_their_identity_and_memory_in_a_round():
     def work(group):
         run = Run(group)
-        parameters, before = list(run.model.parameters()), run.opt.flat.vectors[0].data_ptr()
+        parameters = list(run.model.parameters())
+        before = [parameter.data_ptr() for parameter in parameters]
         for _ in range(6):
             run.coda.averager.round()
-            run.opt.flat.check()
-        assert run.opt.flat.vectors[0].data_ptr() == before
+            run.opt.trained.check()
+        assert [parameter.data_ptr() for parameter in parameters] == before
         assert all(a is b for a, b in zip(parameters, run.model.parameters(), strict=True))
 
     simulate(work, 2)

@@ -67,18 +67,12 @@ class Compressed:
 
     divisor = 1
 
-    def __init__(
-        self, group: Group, weights: list[slice], state: int, message: Tensor, name: str
-    ) -> None:
-        self.group, self.weights = group, weights
-        size, k = len(message), group.size
-        edges = [0, *(edge for part in weights for edge in (part.start, part.stop)), size]
-        self.exact = [slice(a, b) for a, b in zip(edges[::2], edges[1::2], strict=True) if a < b]
-        self.count = sum(part.stop - part.start for part in weights)
-        self.averaged = state - self.count  # exact numbers that are averaged; the others are summed
+    def __init__(self, group: Group, weights: int, state: int, message: Tensor, name: str) -> None:
+        self.group, self.count, k = group, weights, group.size
+        self.averaged = state - weights  # exact numbers that are averaged; the others are summed
         block = _BLOCK[name]
-        blocks = -(-self.count // (k * block))  # of each worker's part
-        rest = -(-sum(part.stop - part.start for part in self.exact) // k)
+        blocks = -(-weights // (k * block))  # of each worker's part
+        rest = -(-(len(message) - weights) // k)
         self.sent, self.got, self.back = (_Rows(k, rest, blocks, block, message) for _ in range(3))
         self.mine = _Rows(1, rest, blocks, block, message)
 
@@ -92,17 +86,16 @@ class Compressed:
 
     def reset(self, message: Tensor) -> None:
         """Count changes from this state, the same on all workers, with nothing lost so far."""
-        self._join(message, self.weights, self.reference)
+        self.reference.copy_(message[: self.count])
         self.error.zero_()
         self.owner_error.zero_()
 
     def average(self, message: Tensor) -> Iterator[Pending]:
         """Exchange parts, add them up, gather the answers."""
-        change, k = self.change.view(-1), self.group.size
-        self._join(message, self.weights, change)
-        change[: self.count].sub_(self.reference)
+        k, weights, exact = self.group.size, message[: self.count], message[self.count :]
+        torch.sub(weights, self.reference, out=self.change.view(-1)[: self.count])
         self.change.add_(self.error)
-        self._join(message, self.exact, self.remainder.view(-1))
+        self.remainder.view(-1)[: len(exact)].copy_(exact)
         self.remainder.view(-1)[: self.averaged].div_(k)
         self.sent.encode(self.change, self.remainder, self.scratch)
         yield self.group.start(Call("exchange", "round", self.sent.data, self.got.data))
@@ -117,30 +110,14 @@ class Compressed:
         self._keep_errors()
         self.back.decode(self.scratch)
         self.reference.add_(self.scratch.view(-1)[: self.count])
-        self._part(message, self.weights, self.reference)
-        self._part(message, self.exact, self.back.exact.reshape(-1))
+        weights.copy_(self.reference)
+        exact.copy_(self.back.exact.reshape(-1)[: len(exact)])
 
     def _keep_errors(self) -> None:
         self.sent.decode(self.scratch)
         torch.sub(self.change, self.scratch, out=self.error)
         self.mine.decode(self.scratch[:1])
         torch.sub(self.answer, self.scratch[:1], out=self.owner_error)
-
-    @staticmethod
-    def _join(message: Tensor, parts: list[slice], target: Tensor) -> None:
-        start = 0
-        for part in parts:
-            stop = start + part.stop - part.start
-            target[start:stop].copy_(message[part])
-            start = stop
-
-    @staticmethod
-    def _part(message: Tensor, parts: list[slice], source: Tensor) -> None:
-        start = 0
-        for part in parts:
-            stop = start + part.stop - part.start
-            message[part].copy_(source[start:stop])
-            start = stop
 
     def state_dict(self) -> dict[str, Tensor]:
         """The point from which changes count, and what was lost so far."""
@@ -191,11 +168,11 @@ class _Rows:
 
 
 def encoding(
-    name: str | None, group: Group, weights: list[slice], state: int, message: Tensor
+    name: str | None, group: Group, weights: int, state: int, message: Tensor
 ) -> Plain | Compressed:
     """The encoding of that name; None and a single worker send numbers as they are.
 
-    `weights` says where in a message the weights lie, `state` how much of it is averaged.
+    A message begins with so many weights; `state` says how much of it is averaged.
     """
     if name is None or group.size == 1:
         return Plain(group)

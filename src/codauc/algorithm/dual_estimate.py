@@ -66,17 +66,16 @@ class DualEstimate:
 
     def _averaged(self, sums: Tensor, counts: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The class means over the workers, and which tasks have both; statistics are averaged."""
-        flat = self.opt.flat
+        trained = self.opt.trained
         if self.dual == "mean":
             sums, counts = sums / counts.clamp(min=1), counts.clamp(max=1)
-        statistics = [b.of(flat.vectors) for b in flat.blocks if b.role == "buffer"]
-        parts = [sums.flatten(), counts.flatten(), *statistics]
-        message = torch.cat([part.to(flat.dtype) for part in parts])
+        statistics = trained.statistics
+        parts = [sums.flatten(), counts.flatten(), *(tensor.flatten() for tensor in statistics)]
+        message = torch.cat([part.to(trained.dtype) for part in parts])
         self.group.sum_(message, "dual")
         sums, counts, *means = torch.split(message, [len(part) for part in parts])
         for target, mean in zip(statistics, means, strict=True):
-            target.copy_(mean / self.group.size)
-        flat.mark_changed()
+            target.copy_((mean / self.group.size).view_as(target))
         negative, positive = (sums / counts).to(self.opt.loss.alpha.dtype).view(2, -1)
         return negative, positive, (counts.view(2, -1) > 0).all(0)
 

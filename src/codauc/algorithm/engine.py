@@ -93,6 +93,8 @@ class CoDA(RoundControls):
         self.synced_at = 0  # the step of its last round
         self.inner_at = 0  # the step of its last round inside the machine
         self._loop: object | None = None  # which loop over a stage is running
+        self._driven = False  # whether somebody else's loop takes the steps
+        self._ending: Iterator[Any] | None = None  # batches for such a stage to end by itself
         self._modules: list[nn.Module] = []
         self._modes: list[bool] | None = None  # which submodules were training in the last step
         opt.engaged = True
@@ -102,26 +104,68 @@ class CoDA(RoundControls):
     def stage(self, stage: Stage, batches: Iterable[Batch]) -> Iterator[Batch]:
         """The batches of one stage; it ends by itself after `stage.steps` steps.
 
+        The loop over them is `begin`, steps and `end` in one.
         Leaving the loop early (break, an exception) keeps the position: call `stage` again with the
-        same stage to go on, in this process or after `load_state_dict` in another, or `finish` to
-        end it where it is. To repeat a run bit for bit, leave after `opt.step()`: the forward pass
+        same stage to go on, in this process or after `load_state_dict` in another, or `end` to end
+        it where it is. To repeat a run bit for bit, leave after `opt.step()`: the forward pass
         already counts labels and moves BatchNorm statistics. `batches` is an endless iterator, or
         anything that can be iterated again and again, such as a DataLoader.
         """
+        source = endless(batches)
+        self._begin(stage)
+        return self._run(stage, source)
+
+    def begin(self, stage: Stage, batches: Iterable[Any] | None = None) -> None:
+        """Begin a stage whose steps a loop of somebody else takes, such as a framework's.
+
+        From here on each `opt.step()` counts and every `stage.sync_every`-th one is a round, until
+        the stage has had its steps. With `batches`, from which alpha is then estimated, it ends by
+        itself in the last of them; without, `end(batches)` ends it. A stage that was begun and not
+        ended continues where it is, for example after `load_state_dict`.
+
+        >>> from codauc import MinMaxAUCLoss, PPDSG, Stage
+        >>> import torch
+        >>> model, loss = nn.Linear(2, 1), MinMaxAUCLoss(pos_ratio=0.5)
+        >>> opt = PPDSG(model, loss)
+        >>> coda = CoDA(opt)
+        >>> data = [(torch.eye(2), torch.tensor([1, 0]))]
+        >>> coda.begin(Stage(lr=0.1, steps=3), data)
+        >>> for x, y in data * 3:
+        ...     loss(model(x), y).backward()
+        ...     opt.step()
+        >>> coda.stages_done
+        1
+        """
+        source = None if batches is None else endless(batches)
+        self._begin(stage)
+        self._driven, self._ending = True, source
+        if source is not None and not self.closed:
+            first_look(self.opt.loss, self.group, source, self.forward.labels)
+        elif source is None and self.opt.loss.ratio_is_unseen:
+            self.current = None
+            raise ValueError(
+                "begin(stage) with a pos_ratio that is not known: expected batches, whose labels "
+                "are counted before the first step; call begin(stage, batches)."
+            )
+        self.make_up()
+
+    def _begin(self, stage: Stage) -> None:
         _check_stage(stage, self.delay)
         if self.current is not None and stage != self.current:
             raise ValueError(
                 f"{stage} while {self.current} is at step {self.opt.steps}: expected the same "
-                "stage, to go on with it; call finish(batches) first to end it where it is."
+                "stage, to continue it; call end(batches) first to end it where it is."
             )
-        source, again = endless(batches), self.current is not None
+        again = self.current is not None
         if not again:
             self.opt.begin_stage(stage.lr)
+            self.averager.lay_out()
             self.current, self.closed, self.synced_at, self.inner_at = stage, False, 0, 0
         self._compare(stage, again=again)
         if stage.local_every is not None:
             self.averager.inner = self.group.machine()
-        return self._run(stage, source)
+        self._modules = list(self.opt.model.modules())  # a walk that is too long for every step
+        self._driven, self._ending = False, None
 
     def estimate(self, batches: Iterable[Any], samples: int = 1024) -> None:
         """Give a, b and alpha their optimum for the weights as they are, as a stage's end does.
@@ -145,6 +189,7 @@ class CoDA(RoundControls):
         self.averager.compare(
             "checkpoint" if again else "start",  # who goes on has not sent more in order to train
             stage=asdict(stage),
+            tensors={name: " ".join(rest) for name, *rest in self.opt.trained.layout()},
             last_round=self.synced_at,
             closed=self.closed,
         )
@@ -159,11 +204,10 @@ class CoDA(RoundControls):
         self.dual_estimate.run(
             batches, stage.dual_samples, self._modes, estimate_ab=stage.estimate_ab
         )
-        self.current = None
+        self.current = self._ending = None
         self.stages_done += 1
 
     def _local_steps(self, stage: Stage, batches: Iterator[Batch]) -> Iterator[Batch]:
-        self._modules = list(self.opt.model.modules())  # a walk that is too long for every step
         self._sync()  # a round that failed or was cut off is made up for
         idle, self._loop = 0, (loop := object())
         try:
@@ -204,19 +248,24 @@ class CoDA(RoundControls):
             self.synced_at = step
 
     def _before_step(self, *_: Any) -> None:
-        if self._loop is None or self.current is None or self.opt.steps >= self.current.steps:
+        inside = self._driven or self._loop is not None
+        if not inside or self.current is None or self.opt.steps >= self.current.steps:
             raise RuntimeError(
-                "opt.step() outside a stage: call it inside `for batch in coda.stage(...)`, and "
-                "no more often than the stage has steps."
+                "opt.step() outside a stage: call it inside `for batch in coda.stage(...)`, or "
+                "after coda.begin(stage), and no more often than the stage has steps; "
+                "coda.end(batches) ends a stage."
             )
+        _check_not_data_parallel(self.opt)
         self._modes = [module.training for module in self._modules]
 
     def _after_step(self, *_: Any) -> None:
         self.averager.advance()
         self._sync()
+        if self._ending is not None and self.current and self.opt.steps >= self.current.steps:
+            self._close(self.current, self._ending)
 
-    def finish(self, batches: Iterable[Any]) -> None:
-        """End an unfinished stage where it is, on all workers: its average so far, and a new alpha.
+    def end(self, batches: Iterable[Any]) -> None:
+        """End a stage where it is, on all workers: the average of its iterates, and a new alpha.
 
         For example to stop early: all workers then have the same model.
         """
@@ -231,6 +280,10 @@ class CoDA(RoundControls):
         """
         if self.current is not None and not self.closed:
             self._sync()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Refused: the other workers would know nothing of a copy."""
+        raise TypeError("CoDA cannot be copied or pickled: make a new one and load_state_dict.")
 
     def state_dict(self) -> dict[str, Any]:
         """Everything this worker needs to go on, as copies; may be taken between any two steps."""
@@ -271,9 +324,18 @@ def _check_arguments(opt: Any, group: Any, settings: Any) -> None:
         )
     if opt.engaged:
         raise ValueError("opt already belongs to a CoDA: make a new PPDSG for a new CoDA.")
+    _check_not_data_parallel(opt)
     if settings is not None and not isinstance(settings, dict):
         raise ValueError(
             f"settings: got {type(settings).__name__}, expected a dict of names and values."
+        )
+
+
+def _check_not_data_parallel(opt: PPDSG) -> None:
+    if opt.data_parallel.found is not None:
+        raise RuntimeError(
+            "the model is in DistributedDataParallel, which averages gradients at every step; CoDA "
+            "averages weights every sync_every steps: use one of them."
         )
 
 

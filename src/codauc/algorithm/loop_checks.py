@@ -67,7 +67,7 @@ class BatchForward:
         check_loop(inputs, labels, fed, loss.seen - before)
 
     def _pair(self, batch: Any) -> tuple[Tensor, Tensor]:
-        return pair(batch, self.opt.flat.vectors[0].device)
+        return pair(batch, self.opt.trained.device)
 
 
 class Fed:

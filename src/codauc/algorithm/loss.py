@@ -185,6 +185,11 @@ class MinMaxAUCLoss(nn.Module):
         return self.class_weights[1]
 
     @property
+    def ratio_is_unseen(self) -> bool:
+        """Whether p is to be estimated and no label has been counted by all workers so far."""
+        return self.known_ratio is None and not bool(self.counts.any())
+
+    @property
     def class_ratios(self) -> Tensor:
         """p and 1-p of each task, [2, tasks]."""
         return self.class_weights.flip(0)

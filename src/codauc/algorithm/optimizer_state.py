@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 from torch import Tensor
@@ -13,10 +13,9 @@ from torch import Tensor
 class OptimizerState:
     """The state of `PPDSG` or `PPDAdam` beside the model's weights; `pack` gives a plain dict."""
 
-    layout: list[list[str]]  # of the flat vector
-    anchor: list[Tensor]
-    averages: list[Tensor]
-    momenta: list[Tensor]
+    layout: list[list[str]]  # of what is trained
+    weights: list[dict[str, Any]]  # anchor, average and moments of each weight
+    own: dict[str, Tensor]  # anchor and average of a and b
     loss: dict[str, Tensor]  # a, b, alpha and label counts
     steps: int  # of the stage so far
     stage_lr: float
@@ -25,14 +24,11 @@ class OptimizerState:
     max_grad_norm: float | None
     settings: dict[str, Any]  # that model, loss and optimizer must share with these
     param_groups: list[dict[str, Any]]
-    seconds: list[Tensor] = field(default_factory=list)  # second moments of PPDAdam
 
     def pack(self) -> dict[str, Any]:
         """The state in the form of torch's optimizers."""
         own = {f.name: getattr(self, f.name) for f in fields(self)}
         groups = own.pop("param_groups")
-        if not self.seconds:
-            del own["seconds"]
         return {"state": {"ppdsg": own}, "param_groups": groups}
 
     @classmethod
@@ -46,7 +42,7 @@ class OptimizerState:
     def check(self, layout: list[list[str]], settings: dict[str, Any], loss: set[str]) -> None:
         """Raise if it is of another model, other settings, or a loss with other tensors."""
         for here, there in zip(layout, self.layout, strict=False):
-            if here != list(there):
+            if here[:3] != list(there[:3]):
                 raise ValueError(
                     f"state_dict of another model: {' '.join(there)} there, {' '.join(here)} here; "
                     "build the same model, with the same parameters frozen, before loading."
@@ -63,8 +59,8 @@ class OptimizerState:
 
     def tensors_to_average(self) -> Iterator[Tensor]:
         """What each worker has of its own, and a state for other workers has as a mean."""
-        for vectors in (self.anchor, self.averages, self.momenta, self.seconds):
-            yield from vectors
+        for kept in (*self.weights, self.own):
+            yield from (tensor for tensor in kept.values() if isinstance(tensor, Tensor))
         yield from (tensor for tensor in self.loss.values() if tensor.is_floating_point())
 
     def forget_unreported_labels(self) -> None:

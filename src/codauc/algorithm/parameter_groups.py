@@ -37,7 +37,7 @@ def check_modules(model: nn.Module, loss: MinMaxAUCLoss) -> None:
 def weight_groups(
     model: nn.Module, params: Iterable[nn.Parameter] | Iterable[dict[str, Any]] | None
 ) -> list[dict[str, Any]]:
-    """Torch's parameter groups over the model's parameters that ask for gradients."""
+    """Torch's parameter groups over the model's parameters; frozen ones may be unfrozen later."""
     given = list(model.parameters() if params is None else params)
     dicts = [item for item in given if isinstance(item, dict)]
     if len(dicts) not in (0, len(given)):
@@ -56,8 +56,8 @@ def weight_groups(
                     f"params: got a {type(item).__name__} that is not the model's; expected "
                     "parameters of the model, or groups (dicts) of them."
                 )
-        group["params"] = [parameter for parameter in listed if parameter.requires_grad]
-    if not any(group["params"] for group in groups):
+        group["params"] = listed
+    if not any(parameter.requires_grad for group in groups for parameter in group["params"]):
         raise ValueError(
             "no parameter to train: expected at least one that asks for gradients; "
             "use requires_grad_(True) on what is to be trained."

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from codauc._internal.checks import known_arguments, real
-from codauc.algorithm.flat_state import Entry
 from codauc.algorithm.loss import MinMaxAUCLoss
-from codauc.algorithm.optimizer_state import OptimizerState
 from codauc.algorithm.ppdsg import PPDSG
-from codauc.algorithm.stretches import BLOCK, Cut, Stretch
 
 
 class PPDAdam(PPDSG):
@@ -69,10 +65,6 @@ class PPDAdam(PPDSG):
     ) -> None:
         self.betas, self.eps = _betas(betas), real("eps", eps, above=0, remedy="use 1e-8")
         self.dual_lr = real("dual_lr", dual_lr, above=0, remedy="use for example 0.1")
-        if self.dual_lr > 1:
-            raise ValueError(f"dual_lr={dual_lr!r}: expected at most 1, the whole way; use 0.1.")
-        self._holder = nn.Module()
-        self._places: list[Tensor] = []
         super().__init__(
             model,
             loss,
@@ -83,50 +75,21 @@ class PPDAdam(PPDSG):
             average=average,
             params=params,
         )
-        self.param_groups[-1]["lr"] = self.dual_lr
+        for options in (self.defaults, *self.param_groups):  # where torch's schedulers look
+            del options["momentum"]
+            options["betas"] = self.betas
 
-    def _moments(self, entries: list[Entry]) -> list[Entry]:
-        """A second moment beside each weight, laid out in the same order."""
-        found = []
-        for index, entry in enumerate(e for e in entries if e.role == "weight"):
-            name = f"s{index}"
-            self._holder.register_buffer(name, torch.zeros_like(entry.tensor.detach()))
-            title = _title(entry)
-            found.append(Entry(title, "moment", entry.group, self._holder, name))
-        return found
+    def moments(self, weights: list[Tensor]) -> list[Tensor]:
+        """The second moments, which rounds average."""
+        return self._kept("second", weights)
 
-    def _has_momentum(self) -> bool:
-        return True
+    def _fresh_state(self, weight: Tensor) -> dict[str, Any]:
+        kept = {"updates": 0, "first": torch.zeros_like(weight), "second": torch.zeros_like(weight)}
+        return {**super()._fresh_state(weight), **kept}
 
-    def _sides(self, stretch: Stretch) -> list[Tensor | None]:
-        *sides, _, _ = super()._sides(stretch)
-        place = self._place(stretch) if len(stretch.tensors) > 1 else None
-        return [*sides, self._second(stretch), place]
-
-    def _place(self, stretch: Stretch) -> Tensor:
-        """Where to lay the gradients of several tensors side by side."""
-        if not self._places:
-            self._places = [v.new_empty(min(BLOCK, len(v))) for v in self.flat.vectors]
-        return self._places[stretch.vector][: stretch.size]
-
-    def _state_of(self, stretch: Stretch, index: int) -> list[Tensor]:
-        return [*super()._state_of(stretch, index), stretch.view(index, self._second(stretch))]
-
-    def _second(self, stretch: Stretch) -> Tensor:
-        """The second moments of a stretch of weights, which lie in the same order."""
-        block = stretch.block
-        start = next(
-            b.start - block.start
-            for b in self.flat.blocks
-            if b.role == "moment" and (b.group, b.vector) == (block.group, block.vector)
-        )
-        return self.flat.vectors[block.vector][start + stretch.start : start + stretch.stop]
-
-    def begin_stage(self, lr: float | None = None) -> None:
-        """Start a stage: as in `PPDSG`, and the second moments restart, too."""
-        super().begin_stage(lr)
-        for moment in self._holder.buffers():
-            moment.zero_()
+    def _dual_step_size(self, stage_lr: float) -> float:
+        """`dual_lr`, which stages and schedulers multiply as they do `lr`."""
+        return self.dual_lr * super()._dual_step_size(stage_lr) / self.base_lr
 
     def _move_own(self, ab: Tensor, alpha: Tensor, eta: float) -> Tensor | float | None:
         ratios, (shares, sums) = self.loss.class_ratios, self.loss.class_sums()
@@ -140,58 +103,39 @@ class PPDAdam(PPDSG):
         if not math.isfinite(self.gamma):
             return None
         sizes = eta / (2 * ratios.prod(0))
-        return (sizes / (sizes + self.gamma)).repeat(2)
+        return sizes / (sizes + self.gamma)
 
     def _primal_step(
-        self, cut: Cut, gradients: list[Tensor], eta: float, group: dict[str, Any]
+        self, weights: list[Tensor], gradients: list[Tensor], group: dict[str, Any]
     ) -> None:
+        eta, (beta1, beta2) = self._step_size(group), group["betas"]
         if group["weight_decay"]:
-            cut.v.mul_(1 - eta * group["weight_decay"])
-        direction, scale = self._adam(cut, cut.side_by_side(gradients))
-        cut.v.addcdiv_(direction, scale, value=-eta / self._unbiased()[0])
+            torch._foreach_mul_(weights, 1 - eta * group["weight_decay"])
+        states = [self.state[weight] for weight in weights]
+        for state in states:
+            state["updates"] += 1
+        firsts, seconds = self._kept("first", weights), self._kept("second", weights)
+        torch._foreach_lerp_(firsts, gradients, 1 - beta1)
+        torch._foreach_mul_(seconds, beta2)
+        torch._foreach_addcmul_(seconds, gradients, gradients, value=1 - beta2)
+        scales = torch._foreach_sqrt(seconds)
+        torch._foreach_mul_(scales, [(1 - beta2 ** s["updates"]) ** -0.5 for s in states])
+        torch._foreach_add_(scales, self.eps)
+        sizes = [-eta / (1 - beta1 ** state["updates"]) for state in states]
+        torch._foreach_addcdiv_(weights, firsts, scales, sizes)
         if math.isfinite(self.gamma):
-            sizes = eta / scale
-            cut.v.lerp_(cut.anchor, sizes / (sizes + self.gamma))
-
-    def _adam(self, cut: Cut, gradient: Tensor) -> tuple[Tensor, Tensor]:
-        """The direction, with Adam's bias, and what to divide each of its numbers by."""
-        assert cut.momentum is not None
-        assert cut.second is not None
-        beta1, beta2 = self.betas
-        first = cut.momentum.lerp_(gradient, 1 - beta1)
-        second = cut.second.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
-        return first, second.sqrt().mul_(self._unbiased()[1] ** -0.5).add_(self.eps)
-
-    def _unbiased(self) -> tuple[float, float]:
-        """What Adam's bias leaves of the two moments since the stage began."""
-        beta1, beta2 = self.betas
-        return 1 - beta1 ** (self.steps + 1), 1 - beta2 ** (self.steps + 1)
+            anchors = self._kept("anchor", weights)
+            for weight, anchor, scale in zip(weights, anchors, scales, strict=True):
+                own_eta = eta / scale
+                weight.lerp_(anchor, own_eta / (own_eta + self.gamma))
 
     def _check_step_size(self, eta: float) -> None:
-        """`eta` is the share of the way that alpha goes in a step."""
-        if eta > 1 and hasattr(self, "flat"):
-            raise ValueError(
-                f"dual_lr times the stage's lr / the first lr is {eta:g}: expected at most 1, "
-                "above which alpha diverges; lower dual_lr, or the stage's lr."
-            )
-
-    def state_record(self) -> OptimizerState:
-        """As in `PPDSG`, and the second moments."""
-        return replace(super().state_record(), seconds=[t.clone() for t in self._holder.buffers()])
-
-    def _restore(self, state: OptimizerState) -> None:
-        super()._restore(state)
-        for mine, saved in zip(self._holder.buffers(), state.seconds, strict=True):
-            mine.copy_(saved)
+        """Any size is stable: the steps of a, b and alpha are implicit."""
 
     def settings(self) -> dict[str, Any]:
         """Also Adam's numbers."""
         adam = {"betas": list(self.betas), "eps": self.eps, "dual_lr": self.dual_lr}
         return {**super().settings(), "adam": adam}
-
-
-def _title(entry: Entry) -> str:
-    return f"second moment of {entry.name}"
 
 
 def _betas(betas: tuple[float, float]) -> tuple[float, float]:

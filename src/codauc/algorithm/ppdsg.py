@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from typing import Any, overload
 
@@ -9,15 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from codauc._internal.checks import known_arguments, real
-from codauc.algorithm.flat_optimizer import FlatOptimizer
-from codauc.algorithm.flat_state import Block
 from codauc.algorithm.loss import MinMaxAUCLoss
 from codauc.algorithm.parameter_groups import check_modules, checked_options, weight_groups
+from codauc.algorithm.staged_optimizer import StagedOptimizer
 from codauc.algorithm.step_checks import StepSizeLimit, UntrainedCheck, has_gradients
-from codauc.algorithm.stretches import Cut, Stretch, clip_factor
 
 
-class PPDSG(FlatOptimizer):
+class PPDSG(StagedOptimizer):
     """Proximal primal-dual stochastic gradient: descends in v = (w, a, b), ascends in alpha.
 
         v     <- argmin_u <g, u> + |u - v|^2 / (2 eta) + |u - v0|^2 / (2 gamma)
@@ -42,8 +41,9 @@ class PPDSG(FlatOptimizer):
     batch, and out of all bounds where the batch has more of a class than usual: such a step ends at
     that mean, which is warned about once.
 
-    All tensors become views of one flat vector: move and cast the model before. A step touches
-    memory once, in parts that fit the processor's cache.
+    The tensors stay the model's own: it may be saved, copied, compiled, moved, cast, or wrapped in
+    `DistributedDataParallel` before or after. What is frozen or unfrozen counts from the next stage
+    on. Under `DistributedDataParallel` a, b and alpha follow the batches of all ranks.
 
     >>> model, loss = nn.Linear(3, 1), MinMaxAUCLoss(pos_ratio=0.5)
     >>> opt = PPDSG(model, loss, lr=0.1, gamma=500.0)
@@ -76,6 +76,7 @@ class PPDSG(FlatOptimizer):
             self.max_grad_norm = real("max_grad_norm", max_grad_norm, above=0, remedy=remedy)
         defaults = checked_options({"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
         self._limit, self._untrained = StepSizeLimit(loss), UntrainedCheck(model)
+        self._kinds: list[Any] = []  # dtypes and devices of the weights at the last step
         super().__init__(model, loss, weight_groups(model, params), defaults, average=average)
 
     @overload
@@ -90,73 +91,78 @@ class PPDSG(FlatOptimizer):
         if closure is not None:
             with torch.enable_grad():
                 value = closure()
-        flat = self.flat
-        flat.check()
-        self._untrained.check(all_modules=self.steps == 0)  # a walk through all: once a stage
-        sizes = [self._step_size(group, self.stage_lr) for group in self.param_groups]
-        self._check_step_size(sizes[-1])
-        if not has_gradients(self._weights, self.loss):
+        self.trained.check()
+        self._untrained.check(self, all_modules=self.steps == 0)  # a walk through all: once a stage
+        dual_size = self._dual_step_size(self.stage_lr)
+        self._check_step_size(dual_size)
+        if not has_gradients(self.trained.weights, self.loss):
             return value  # as torch's optimizers: nothing to do, and not counted
-        if not self.momenta and self._has_momentum():
-            self.momenta = flat.like_primal()
-            self._plan.reset()
-        if self.steps == 0:
-            for anchor, v in zip(self.anchor, flat.primal, strict=True):
-                anchor.copy_(v)
-        clip = clip_factor(self._weights, self.max_grad_norm, flat.dtype)
-        ways = [self._way(block, sizes) for block in flat.blocks]
-        for stretch in self._plan.get(ways, self._sides):
-            self._step_stretch(stretch, sizes[stretch.block.group], clip)
-        self._step_own(sizes[-1])
-        flat.mark_changed()
+        self._prepare_state()
+        self.data_parallel.share(self.loss)
+        clip = clip_factor(self.trained.weights, self.max_grad_norm, self.trained.dtype)
+        for group in self.param_groups[:-1]:
+            self._step_group(group, clip)
+        self._step_own(dual_size)
         self.steps += 1
         return value
 
-    def _has_momentum(self) -> bool:
-        return any(group["momentum"] for group in self.param_groups[:-1])
+    def _prepare_state(self) -> None:
+        """Begin the averages with the stage's first step; follow tensors that were moved."""
+        kinds = [(weight.dtype, weight.device) for weight in self.trained.weights]
+        if self.steps == 0:
+            self._start_averages()
+        elif kinds != self._kinds or self.own["anchor"].device != self.loss.a.device:
+            self._follow_moves()
+        self._kinds = kinds
 
-    def _way(self, block: Block, sizes: list[float]) -> tuple[Any, ...]:
-        """What tells the step of one block from that of another."""
-        group = self.param_groups[block.group]
-        return (sizes[block.group], group["momentum"], group["weight_decay"], self.max_grad_norm)
-
-    def _sides(self, stretch: Stretch) -> list[Tensor | None]:
-        """What `Stretch.cut` wants."""
-        kept = (self.flat.vectors, self.anchor, self.averages, self.momenta)
-        sides = [stretch.of(vectors) if vectors else None for vectors in kept]
-        return [*sides, None, None]
-
-    def _step_stretch(self, stretch: Stretch, eta: float, clip: Tensor | None) -> None:
-        """Step and average, part by part; what has no gradient is left alone."""
-        gradients, missing = stretch.gradients()
-        group = self.param_groups[stretch.block.group]
-        kept = [(t, t.clone()) for i in missing if gradients for t in self._state_of(stretch, i)]
-        for cut, own in zip(stretch.cuts, gradients, strict=False):
+    def _step_group(self, group: dict[str, Any], clip: Tensor | None) -> None:
+        """Step the weights that have a gradient, then average all."""
+        weights = [weight for weight in group["params"] if weight.grad is not None]
+        if weights:
+            gradients = [_plain_gradient(weight) for weight in weights]
             if clip is not None:
-                own = [gradient * clip.to(gradient.dtype) for gradient in own]
-            self._primal_step(cut, own, eta, group)
-            if not missing:
-                self._average(cut)
-        for tensor, before in kept:
-            tensor.copy_(before)
-        for cut in stretch.cuts if missing else ():
-            self._average(cut)
+                gradients = [gradient * clip.to(gradient.dtype) for gradient in gradients]
+            self._primal_step(weights, gradients, group)
+        if self.average:
+            known = [weight for weight in group["params"] if weight in self.state]
+            averages = [self.state[weight]["average"] for weight in known]
+            values = [w.to(a.dtype) for w, a in zip(known, averages, strict=True)]
+            torch._foreach_lerp_(averages, values, 1 / (self.steps + 1))
 
-    def _average(self, cut: Cut) -> None:
-        if cut.average is not None:
-            v = cut.v if cut.average.dtype == cut.v.dtype else cut.v.to(cut.average.dtype)
-            cut.average.lerp_(v, 1 / (self.steps + 1))
+    def _primal_step(
+        self, weights: list[Tensor], gradients: list[Tensor], group: dict[str, Any]
+    ) -> None:
+        eta = self._step_size(group)
+        if group["weight_decay"]:
+            torch._foreach_mul_(weights, 1 - eta * group["weight_decay"])
+        direction = gradients
+        if group["momentum"]:
+            direction = self._kept("momentum", weights)
+            torch._foreach_mul_(direction, group["momentum"])
+            torch._foreach_add_(direction, gradients)
+        torch._foreach_add_(weights, direction, alpha=-eta)
+        if math.isfinite(self.gamma):
+            torch._foreach_lerp_(weights, self._kept("anchor", weights), eta / (eta + self.gamma))
+
+    def _kept(self, name: str, weights: list[Tensor]) -> list[Tensor]:
+        """One kind of tensor that is kept of each weight; zeros where it is new."""
+        for weight in weights:
+            if name not in self.state[weight]:
+                self.state[weight][name] = torch.zeros_like(weight)
+        return [self.state[weight][name] for weight in weights]
 
     def _step_own(self, eta: float) -> None:
         """The step of a, b and alpha; it uses up what the loss has kept for it."""
-        ab = self._ab.of(self.flat.vectors)
-        pull = self._move_own(ab.view(2, -1), self.loss.alpha, eta)
+        loss = self.loss
+        ab = torch.stack((loss.a, loss.b))
+        pull = self._move_own(ab, loss.alpha, eta)
         if pull is not None:
-            ab.lerp_(self._ab.of(self.anchor), pull)
-        if self.averages:
-            average = self._ab.of(self.averages)
-            average.lerp_(ab.to(average.dtype), 1 / (self.steps + 1))
-        self.loss.sums.grad = None
+            ab.lerp_(self.own["anchor"], pull)
+        if self.average:
+            self.own["average"].lerp_(ab, 1 / (self.steps + 1))
+        loss.a.copy_(ab[0])
+        loss.b.copy_(ab[1])
+        loss.sums.grad = None
 
     def _move_own(self, ab: Tensor, alpha: Tensor, eta: float) -> Tensor | float | None:
         """Move a, b and alpha, and return how far a and b are pulled to the anchor thereafter.
@@ -168,28 +174,27 @@ class PPDSG(FlatOptimizer):
         shorter = slopes.curvatures.mul_(eta).clamp_(min=1)
         ab.addcdiv_(slopes.ab, shorter, value=-eta)
         alpha.add_(slopes.alpha, alpha=eta)
-        return eta / (eta + self.gamma)
-
-    def _primal_step(
-        self, cut: Cut, gradients: list[Tensor], eta: float, group: dict[str, Any]
-    ) -> None:
-        if group["weight_decay"]:
-            cut.v.mul_(1 - eta * group["weight_decay"])
-        if group["momentum"]:
-            assert cut.momentum is not None
-            cut.momentum.mul_(group["momentum"])
-            torch._foreach_add_(cut.momenta, gradients)
-            cut.v.add_(cut.momentum, alpha=-eta)
-        else:
-            torch._foreach_add_(cut.tensors, gradients, alpha=-eta)
-        cut.v.lerp_(cut.anchor, eta / (eta + self.gamma))
-
-    def _state_of(self, stretch: Stretch, index: int) -> list[Tensor]:
-        """One tensor of a stretch, and what the optimizer keeps of it from step to step."""
-        kept = [stretch.tensors[index].data]
-        if self.momenta:
-            kept.append(stretch.view(index, stretch.of(self.momenta)))
-        return kept
+        return eta / (eta + self.gamma) if math.isfinite(self.gamma) else None
 
     def _check_step_size(self, eta: float) -> None:
         self._limit.check(eta, in_stage=self.steps > 0)
+
+
+def _plain_gradient(weight: Tensor) -> Tensor:
+    """A weight's gradient, dense and of its dtype."""
+    gradient = weight.grad
+    assert gradient is not None
+    if gradient.is_sparse:
+        gradient = gradient.to_dense()
+    return gradient if gradient.dtype == weight.dtype else gradient.to(weight.dtype)
+
+
+def clip_factor(weights: list[Tensor], longest: float | None, dtype: torch.dtype) -> Tensor | None:
+    """What to multiply gradients by so that together they are at most `longest`; None for 1."""
+    gradients = [tensor.grad for tensor in weights if tensor.grad is not None]
+    if longest is None or not gradients:
+        return None
+    dense = (g.to_dense() if g.is_sparse else g for g in gradients)
+    norms = [torch.linalg.vector_norm(g, dtype=dtype) for g in dense]
+    norm = torch.linalg.vector_norm(torch.stack(norms))
+    return torch.clamp(longest / (norm + 1e-6), max=1.0)

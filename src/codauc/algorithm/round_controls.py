@@ -69,7 +69,7 @@ class RoundControls:
 
     def check_finite(self) -> None:
         """Raise if this worker's weights or losses are not finite; rounds do it for all workers."""
-        self.averager.finite.require(*self.opt.flat.vectors)
+        self.averager.finite.require(*self.opt.trained.tensors())
 
     def watch_drift(self) -> None:
         """Let rounds note how far this worker was from the mean: one more pass over the weights."""

@@ -76,18 +76,22 @@ class RoundMessage:
 
     def __init__(self, opt: PPDSG, group: Group) -> None:
         self.opt, self.group = opt, group
-        self.size = opt.flat.size if group.size > 1 else 0  # of the state
         self.tail_sizes = [2 * opt.loss.seen.numel(), group.size, len(REQUESTS), 1]
-        self.vector = self.buffer()
+        self.lay_out()
         self.labels = opt.loss.seen.clone()  # the label counts that the last message reports
         self.requests = RoundRequests()
         self.finite = FiniteCheck(group, self.vector.device)
 
+    def lay_out(self) -> None:
+        """Make the vector for what is trained now."""
+        self.layout = self.opt.trained.layout()
+        self.size = self.opt.trained.size if self.group.size > 1 else 0  # of the state
+        self.vector = self.buffer()
+
     def buffer(self) -> Tensor:
         """Zeros of the length of a message."""
-        flat = self.opt.flat
-        size = self.size + sum(self.tail_sizes)
-        return empty_vector(size, flat.dtype, flat.vectors[0].device).zero_()
+        trained, size = self.opt.trained, self.size + sum(self.tail_sizes)
+        return empty_vector(size, trained.dtype, trained.device).zero_()
 
     @property
     def state(self) -> Tensor:
@@ -97,7 +101,7 @@ class RoundMessage:
     def pack(self, primal: list[Tensor] | None, divisor: int, seconds: float) -> None:
         """Write the state, divided, with other values in the place of v if given, and the rest."""
         loss = self.opt.loss
-        self.opt.flat.pack(self.state, primal, divisor)
+        self.opt.trained.pack(self.state, primal, divisor)
         digits, times, asking, bad = self._tail()
         self.labels.copy_(loss.seen)
         fresh = loss.seen - loss.reported

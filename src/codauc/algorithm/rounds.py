@@ -11,19 +11,17 @@ import torch
 from torch import Tensor
 
 from codauc.algorithm.coda_state import RoundState
-from codauc.algorithm.compression import encoding
-from codauc.algorithm.flat_state import FlatState
+from codauc.algorithm.compression import Encoding, encoding
 from codauc.algorithm.ppdsg import PPDSG
 from codauc.algorithm.round_message import REQUESTS, RoundMessage
 from codauc.algorithm.round_message import NotFiniteError as NotFiniteError
 from codauc.algorithm.same_start import broadcast_outside_rounds, settings_to_compare
+from codauc.algorithm.trained_state import view_like
 from codauc.workers.agreement import compare
 from codauc.workers.group import Flight, Group, Pending
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 Around = Callable[[], AbstractContextManager[None]]
-
-_PART = 2**18  # numbers that are looked at together
 
 
 def _observed(method: Method) -> Method:
@@ -49,8 +47,7 @@ class Averager:
         self.opt, self.group, self.inner, self.compress = opt, group, group, compress
         self.message = RoundMessage(opt, group)
         self.requests, self.finite = self.message.requests, self.message.finite
-        weights = opt.flat.stretches("weight")
-        self.encoding = encoding(compress, group, weights, self.message.size, self.message.vector)
+        self.encoding = self._new_encoding()
         self.before: Tensor | None = None  # the state when a delayed round began
         self.inner_message: Tensor | None = None
         self.under_way = False  # whether a round has begun and not yet taken effect
@@ -59,6 +56,22 @@ class Averager:
         self.around: Around = nullcontext  # each round
         self.watching = False  # whether rounds note the drift, which takes one more pass
         self.drift: float | None = None  # |w - mean| / |mean| when it was last noted
+
+    def _new_encoding(self) -> Encoding:
+        weights, message = self.opt.trained.weight_size, self.message
+        return encoding(self.compress, self.group, weights, message.size, message.vector)
+
+    @torch.no_grad()
+    def lay_out(self) -> None:
+        """Before a stage: make the message anew if other tensors are trained now.
+
+        They are equal on all workers, as all of the model is at the start.
+        """
+        if self.message.layout != self.opt.trained.layout():
+            self.message.lay_out()
+            self.encoding, self.before, self.inner_message = self._new_encoding(), None, None
+            self.opt.trained.pack(self.message.state)
+            self.encoding.reset(self.message.vector)
 
     @torch.no_grad()
     def start(self, **settings: Any) -> None:
@@ -76,9 +89,9 @@ class Averager:
         if self.group.size == 1:
             return
         state = self.message.state
-        self.opt.flat.pack(state)
+        self.opt.trained.pack(state)
         self.group.broadcast_(state, "start")
-        self.opt.flat.unpack(state)
+        self.opt.trained.unpack(state)
         self.encoding.reset(self.message.vector)
         broadcast_outside_rounds(self.opt, self.group)
 
@@ -93,8 +106,8 @@ class Averager:
         self.group.fly(self._average()).land()
         self.message.unpack_tail()
         if self.watching and not closing:
-            self.drift = _drift(self.opt.flat, self.message.vector)
-        self.opt.flat.unpack(self.message.state)
+            self.drift = _drift(self.opt.trained.weights, self.message.vector)
+        self.opt.trained.unpack(self.message.state)
 
     def _pack(self, primal: list[Tensor] | None) -> None:
         self.message.pack(primal, self.encoding.divisor, self.seconds)
@@ -113,9 +126,9 @@ class Averager:
         if self.inner_message is None:
             self.inner_message = self.message.buffer()
         state = self.inner_message[: self.message.size]
-        self.opt.flat.pack(state, divisor=self.inner.size)
+        self.opt.trained.pack(state, divisor=self.inner.size)
         self.inner.sum_(state, "inner")  # a round of all workers may be under way meanwhile
-        self.opt.flat.unpack(state)
+        self.opt.trained.unpack(state)
 
     @_observed
     @torch.no_grad()
@@ -126,7 +139,7 @@ class Averager:
             return
         if self.before is None:
             self.before = torch.empty_like(self.message.state)
-        self.opt.flat.pack(self.before)
+        self.opt.trained.pack(self.before)
         self._pack(None)
         self.under_way, self.flight = True, self.group.fly(self._average())
 
@@ -143,7 +156,7 @@ class Averager:
         self.under_way = False
         self.message.unpack_tail()
         assert self.before is not None
-        self.opt.flat.correct(self.message.state, self.before)
+        self.opt.trained.correct(self.message.state, self.before)
 
     def _land(self) -> None:
         flight, self.flight = self.flight, None
@@ -179,12 +192,10 @@ class Averager:
         """With nobody to average with: a single state is its own mean."""
         loss, opt = self.opt.loss, self.opt
         if closing:
-            self.finite.require(*opt.result, *opt.flat.vectors)
+            self.finite.require(*opt.result, *opt.trained.tensors())
             self.group.sum_(self.message.vector, "round")  # counted like any other's
             if opt.steps and opt.average:
-                for v, result in zip(opt.flat.primal, opt.result, strict=True):
-                    v.copy_(result)
-                opt.flat.mark_changed()
+                opt.take_result()
         loss.agree(loss.seen - loss.reported, loss.seen)
         self.requests.hear_alone()
 
@@ -231,13 +242,13 @@ def observing_rounds(averager: Averager, around: Around) -> Iterator[None]:
         averager.around = before
 
 
-def _drift(flat: FlatState, message: Tensor) -> float:
+def _drift(weights: list[Tensor], message: Tensor) -> float:
     """How far this worker's weights are from the mean in a message, relative to the mean."""
     square = length = 0.0
-    own = [block.of(flat.vectors) for block in flat.blocks if block.role == "weight"]
-    for mine, stretch in zip(own, flat.stretches("weight"), strict=True):
-        pairs = zip(mine.split(_PART), message[stretch].split(_PART), strict=True)  # type: ignore[no-untyped-call]
-        for part, mean in pairs:  # in parts, so as not to need another copy of the weights
-            square += float((part.to(mean.dtype) - mean).square_().sum())
-            length += float(mean.square().sum())
+    start = 0
+    for weight in weights:
+        mean = view_like(weight, message, start)
+        square += float((weight.to(mean.dtype) - mean).square_().sum())
+        length += float(mean.square().sum())
+        start += weight.numel()
     return (square / length) ** 0.5 if length else 0.0

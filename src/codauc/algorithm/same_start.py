@@ -18,7 +18,7 @@ def settings_to_compare(opt: PPDSG) -> dict[str, Any]:
     others = tensors_outside_rounds(opt)
     return {
         **{k: v for k, v in opt.settings().items() if k != "groups"},
-        "tensors": {name: " ".join(rest) for name, *rest in opt.flat.layout()},
+        "tensors": {name: " ".join(rest) for name, *rest in opt.trained.layout()},
         "other_tensors": [[str(t.dtype), *t.shape] for tensors in others for t in tensors],
         "tasks": loss.tasks,
         "mix": loss.mix,
@@ -30,7 +30,7 @@ def settings_to_compare(opt: PPDSG) -> dict[str, Any]:
 
 def tensors_outside_rounds(opt: PPDSG) -> list[list[Tensor]]:
     """Frozen parameters and buffers that no round averages, by dtype: equal only at the start."""
-    averaged = {id(entry.tensor) for entry in opt.flat.entries}
+    averaged = {id(slot.tensor) for slot in opt.trained.slots}
     by_dtype: dict[torch.dtype, list[Tensor]] = {}
     for tensor in [*opt.model.parameters(), *opt.model.buffers()]:
         if id(tensor) not in averaged:

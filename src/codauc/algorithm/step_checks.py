@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from codauc._internal.checks import warn
 from codauc.algorithm.loss import MinMaxAUCLoss
+from codauc.algorithm.staged_optimizer import StagedOptimizer
 from codauc.algorithm.theory import step_limits
 
 
@@ -45,25 +46,40 @@ class StepSizeLimit:
 
 
 class UntrainedCheck:
-    """Finds parameters that ask for gradients but are unknown to the optimizer."""
+    """Finds parameters that ask for gradients and would not be trained."""
 
     def __init__(self, model: nn.Module) -> None:
-        self.model = model
         self.known = {id(p) for p in model.parameters()}
-        self.frozen = [p for p in model.parameters() if not p.requires_grad]
 
-    def check(self, *, all_modules: bool) -> None:
-        """Raise if there is one; `all_modules` also looks for parameters added since."""
-        found = [p for p in self.frozen if p.requires_grad]
-        if all_modules:
-            new = (p for p in self.model.parameters() if id(p) not in self.known)
-            found.extend(p for p in new if p.requires_grad)
-        if found:
-            name = next(n for n, p in self.model.named_parameters() if p is found[0])
+    def check(self, opt: StagedOptimizer, *, all_modules: bool) -> None:
+        """Raise if there is one; `all_modules` also looks for parameters added since.
+
+        Those that were unfrozen within a stage join it, unless rounds without them are under way.
+        """
+        trained = {id(weight) for weight in opt.trained.weights}
+        groups = [group["params"] for group in opt.param_groups[:-1]]
+        new = [p for group in groups for p in group if p.grad is not None and id(p) not in trained]
+        if new and not opt.engaged:
+            opt.join(new)
+        elif new:
             raise RuntimeError(
-                f"{name} asks for gradients, but was frozen or not there when PPDSG was made, and "
-                "would not be trained: make a new PPDSG, between stages, to train it."
+                f"{_name(opt.model, new[0])} was unfrozen within a stage of CoDA, whose rounds do "
+                "not average it: unfreeze between two stages."
             )
+        if all_modules:
+            added = [p for p in opt.model.parameters() if id(p) not in self.known]
+            listed = {id(p) for group in groups for p in group}
+            missing = [p for p in added if p.requires_grad and id(p) not in listed]
+            if missing:
+                raise RuntimeError(
+                    f"{_name(opt.model, missing[0])} asks for gradients, but was not there when "
+                    "the optimizer was made, and would not be trained: add it by "
+                    "opt.add_param_group({'params': ...}), or make a new optimizer."
+                )
+
+
+def _name(model: nn.Module, parameter: Tensor) -> str:
+    return next((name for name, p in model.named_parameters() if p is parameter), "a parameter")
 
 
 def has_gradients(weights: Iterable[Tensor], loss: MinMaxAUCLoss) -> bool:

@@ -28,7 +28,7 @@ def first_look(
     alone with its first batches may be off by 0.1 for ten steps, until the scores are saturated.
     The batches are used up, as those of the estimate of alpha are.
     """
-    if loss.known_ratio is not None or bool(loss.counts.any()):
+    if not loss.ratio_is_unseen:
         return
     left, mine = SAMPLES, torch.zeros_like(loss.seen)
     while left > 0:

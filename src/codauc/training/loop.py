@@ -140,7 +140,7 @@ class TrainingLoop:
             self.control.observer.on_step()
         with self.section("stage"):
             if self.coda.asked("stop"):
-                self.coda.finish(self.parts.batches)
+                self.coda.end(self.parts.batches)
                 return True
             next(batches, None)  # the stage ends: the mean of its iterates, and a new alpha
         return self.coda.asked("stop")

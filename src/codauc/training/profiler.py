@@ -115,7 +115,7 @@ class Clock(Observer):
     @contextmanager
     def measuring(self, coda: CoDA) -> Iterator[None]:
         """Training happens inside this block; rounds and collectives are observed."""
-        group, self.device = coda.group, coda.opt.flat.vectors[0].device
+        group, self.device = coda.group, coda.opt.trained.device
         self._synchronise = synchroniser(self.device)
         self._simulated = group.size > 1 and not group.apart
         sent, waited = _sent(group), _waited(group)

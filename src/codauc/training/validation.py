@@ -43,8 +43,7 @@ class Window:
         self.means = [torch.zeros_like(weights) for weights in self._weights()]
 
     def _weights(self) -> list[Tensor]:
-        flat = self.opt.flat
-        return [block.of(flat.vectors) for block in flat.blocks if block.role == "weight"]
+        return self.opt.trained.weights
 
     @torch.no_grad()
     def add(self) -> None:
@@ -69,7 +68,6 @@ class Window:
     def _set(self, values: list[Tensor]) -> None:
         for weights, value in zip(self._weights(), values, strict=True):
             weights.copy_(value)
-        self.opt.flat.mark_changed()
 
     def state(self) -> WindowState:
         """The mean so far, as a copy."""

@@ -1,0 +1,221 @@
+"""What rounds average, weights, a, b, alpha, statistics and moments, and the vector of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+
+from codauc.algorithm.loss import MinMaxAUCLoss
+
+ROLES = ("weight", "a", "b", "alpha", "buffer")  # v = (w, a, b) comes first
+
+
+class Slot(NamedTuple):
+    """One tensor that is trained or averaged, and where its owner keeps it."""
+
+    name: str
+    role: str
+    owner: nn.Module
+    attribute: str
+    ties: tuple[tuple[nn.Module, str], ...] = ()
+
+    @property
+    def tensor(self) -> Tensor:
+        """The tensor the owner holds now."""
+        tensor = self.held_by(self.owner, self.attribute)
+        assert tensor is not None
+        return tensor
+
+    def held_by(self, owner: nn.Module, attribute: str) -> Tensor | None:
+        """What an owner (the first, or one tied to it) holds now."""
+        table = owner._parameters if self.role == "weight" else owner._buffers
+        return table.get(attribute)
+
+
+class TrainedState:
+    """The tensors that rounds average, in the order in which a message carries them.
+
+    They stay where their owners keep them. `pack` copies them into a message and `unpack` back.
+    w comes first, parameter group after group, then a, b, alpha, BatchNorm's statistics, and the
+    moments that the optimizer wants averaged (`moments(w)`, one for each weight, or none).
+
+    >>> model = nn.Linear(2, 1)
+    >>> state = TrainedState(model, MinMaxAUCLoss(0.5), [list(model.parameters())])
+    >>> message = torch.zeros(state.size)
+    >>> state.unpack(message)
+    >>> model.weight.tolist()
+    [[0.0, 0.0]]
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: MinMaxAUCLoss,
+        groups: list[list[nn.Parameter]],
+        moments: Callable[[list[Tensor]], list[Tensor]] = lambda _: [],
+    ) -> None:
+        weights = [slot for group in groups for slot in _weight_slots(model, group)]
+        own = [Slot(f"loss.{name}", name, loss, name) for name in ("a", "b", "alpha")]
+        self.slots = [*weights, *own, *_statistics(model)]
+        self.moments = moments
+        _check_slots(self.slots)
+        self._held = [(slot, slot.tensor) for slot in weights]
+        self.weights: list[Tensor] = [tensor for _, tensor in self._held]
+        tensors = [slot.tensor for slot in self.slots]
+        self.device = tensors[0].device
+        self.dtype = torch.float32
+        for tensor in tensors:
+            self.dtype = torch.promote_types(self.dtype, tensor.dtype)
+        self.weight_size = sum(weight.numel() for weight in self.weights)
+        self.steered_size = self.weight_size + 3 * loss.tasks  # what steps move
+        self.size = sum(tensor.numel() for tensor in self.tensors())
+
+    def tensors(self) -> list[Tensor]:
+        """All tensors, in the order of a message."""
+        return [*(slot.tensor for slot in self.slots), *self.moments(self.weights)]
+
+    @property
+    def statistics(self) -> list[Tensor]:
+        """Those of BatchNorm and the like."""
+        return [slot.tensor for slot in self.slots if slot.role == "buffer"]
+
+    @torch.no_grad()
+    def pack(self, message: Tensor, primal: list[Tensor] | None = None, divisor: int = 1) -> None:
+        """Copy the state, divided, into `message`, with other values in the place of v if given."""
+        tensors = self.tensors()
+        tensors[: len(primal or ())] = primal or ()
+        for tensor, part in zip(tensors, self._parts(message), strict=True):
+            if divisor == 1:
+                part.copy_(tensor)
+            elif tensor.dtype == part.dtype:
+                torch.div(tensor, divisor, out=part)
+            else:
+                part.copy_(tensor).div_(divisor)
+
+    @torch.no_grad()
+    def unpack(self, message: Tensor) -> None:
+        """Copy `message` into the state."""
+        for tensor, part in zip(self.tensors(), self._parts(message), strict=True):
+            tensor.copy_(part)
+
+    @torch.no_grad()
+    def correct(self, mean: Tensor, before: Tensor) -> None:
+        """Add `mean - before` to the state; `mean` is used up.
+
+        Statistics and moments become the mean's: a correction could make a variance negative.
+        """
+        mean[: self.steered_size].sub_(before[: self.steered_size])
+        steered = len(self.weights) + 3
+        for i, (tensor, part) in enumerate(zip(self.tensors(), self._parts(mean), strict=True)):
+            tensor.add_(part) if i < steered else tensor.copy_(part)
+
+    def _parts(self, message: Tensor) -> Iterator[Tensor]:
+        """The part of a message for each tensor, in its shape."""
+        tensors = self.tensors()
+        starts = accumulate((tensor.numel() for tensor in tensors), initial=0)
+        for tensor, start in zip(tensors, starts, strict=False):
+            yield view_like(tensor, message, start)
+
+    def layout(self) -> list[list[str]]:
+        """Name, role, shape, dtype and strides of every tensor: what two workers must share."""
+        return [
+            [slot.name, slot.role, str(list(t.shape)), str(t.dtype), str(list(t.stride()))]
+            for slot, t in ((slot, slot.tensor) for slot in self.slots)
+        ]
+
+    def check(self) -> None:
+        """Raise if the model has another parameter in the place of one that is trained."""
+        for slot, tensor in self._held:
+            if slot.owner._parameters.get(slot.attribute) is not tensor or slot.ties:
+                holders = ((slot.owner, slot.attribute), *slot.ties)
+                if any(slot.held_by(*holder) is not tensor for holder in holders):
+                    raise RuntimeError(
+                        f"{slot.name} was replaced or removed after the optimizer was made, which "
+                        "would train a tensor that the model no longer uses: make a new optimizer "
+                        "(load_state_dict without assign=True keeps the parameters)."
+                    )
+
+
+def _weight_slots(model: nn.Module, group: list[nn.Parameter]) -> list[Slot]:
+    """The parameters of one group that ask for gradients, in the model's order."""
+    wanted = {id(parameter) for parameter in group if parameter.requires_grad}
+    found: dict[int, Slot] = {}
+    for prefix, module in model.named_modules():
+        for attribute, parameter in module._parameters.items():
+            key = id(parameter)
+            if key in found:
+                found[key] = found[key]._replace(ties=(*found[key].ties, (module, attribute)))
+            elif key in wanted:
+                found[key] = Slot(_join(prefix, attribute), "weight", module, attribute)
+    return list(found.values())
+
+
+def _statistics(model: nn.Module) -> Iterator[Slot]:
+    for prefix, module in model.named_modules():
+        if isinstance(module, _NormBase):
+            for attribute, buffer in module._buffers.items():
+                if buffer is not None and buffer.is_floating_point():
+                    yield Slot(_join(prefix, attribute), "buffer", module, attribute)
+
+
+def _join(prefix: str, attribute: str) -> str:
+    return f"{prefix}.{attribute}" if prefix else attribute
+
+
+def view_like(tensor: Tensor, vector: Tensor, start: int) -> Tensor:
+    """A view of `vector` from `start` with the shape of `tensor`, and its strides if dense."""
+    if tensor.is_contiguous() or not _is_dense(tensor):
+        return vector[start : start + tensor.numel()].view(tensor.shape)
+    return vector.as_strided(tensor.shape, tensor.stride(), vector.storage_offset() + start)
+
+
+def _is_dense(tensor: Tensor) -> bool:
+    """Whether the strides visit every element of a gapless stretch once."""
+    expected = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size > 1 and stride != expected:
+            return False
+        expected *= size
+    return True
+
+
+def _check_slots(slots: list[Slot]) -> None:
+    """Raise if a tensor cannot be trained, or two of them cannot be trained together."""
+    for slot in slots:
+        if nn.parameter.is_lazy(slot.tensor):
+            raise ValueError(
+                f"{slot.name} has no shape yet: run one batch through lazy modules before PPDSG."
+            )
+        if not slot.tensor.is_floating_point():
+            raise ValueError(
+                f"{slot.name} of {slot.tensor.dtype}: expected real floating point; "
+                "freeze it (requires_grad_(False)) or give only other parameters to PPDSG."
+            )
+    _check_memory(slots)
+    devices: dict[Any, str] = {slot.tensor.device: slot.name for slot in slots}
+    if len(devices) > 1:
+        places = ", ".join(f"{name} on {device}" for device, name in devices.items())
+        raise ValueError(
+            f"tensors on several devices ({places}): expected the model and the loss on one; "
+            "move both before PPDSG is made."
+        )
+
+
+def _check_memory(slots: list[Slot]) -> None:
+    """Raise if two tensors share memory without being one: both would be stepped."""
+    places: dict[int, str] = {}
+    for slot in slots:
+        tensor = slot.tensor
+        if tensor.is_meta or tensor.numel() == 0:
+            continue
+        other = places.setdefault(tensor.data_ptr(), slot.name)
+        if other != slot.name:
+            raise ValueError(
+                f"{slot.name} and {other} share memory but are two tensors: expected one tensor "
+                "in both places; tie them by assigning the same nn.Parameter."
+            )
