@@ -37,7 +37,7 @@ class StagedOptimizer(torch.optim.Optimizer):
             raise ValueError(f"average={average!r}: expected True, or False for the last iterate.")
         self.model, self.loss, self.average = model, loss, average
         self.base_lr: float = defaults["lr"]
-        self.stage_lr = self.base_lr
+        self.stage_lr: float = self.base_lr
         self.steps = 0
         self.engaged = False  # whether a CoDA drives it
         self.own: dict[str, Tensor] = {}  # anchor and average of a and b, [2, tasks]
