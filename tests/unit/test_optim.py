@@ -1109,7 +1109,7 @@ def test_loss_and_step_neither_wait_for_the_device_nor_leave_it(device, p, monke
         opt.begin_stage(0.05)
         train(opt, [(x, y)])
         opt.state_dict()
-    assert {"lerp_", "linalg_vector_norm", "sigmoid_backward"} <= mode.seen
+    assert {"_foreach_lerp_", "linalg_vector_norm", "sigmoid_backward"} <= mode.seen
 
 
 def test_the_watch_over_synchronisation_notices_one():

@@ -17,6 +17,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from codauc.algorithm.inner_steps import InnerVariables
+
 
 class Given(NamedTuple):
     """What has no gradient: labels as 1 and 0, the share of 1, p, (a, b, alpha), m, and the link.
@@ -29,7 +31,7 @@ class Given(NamedTuple):
     marks: Tensor
     share: Any
     pos_ratio: Any
-    own: tuple[Any, Any, Any]
+    own: InnerVariables
     margin: float
     link: str
 
@@ -53,10 +55,10 @@ class ClosedForm(torch.autograd.Function):
         h = h.sigmoid() if link == "sigmoid" else h
         other, q, pull = 1 - share, 1 - p, margin + alpha
         high, low = a + pull, b - pull
-        u = _plus(h, y, low - high) - low
-        uy = u * y
-        cu = _plus(u * p, uy, q - p)
-        totals: list[Any] = [u.sum(0), uy.sum(0), (cu * u).sum(0)]
+        u = _plus(h, y, low - high).sub_(low)
+        cu = u * _plus(p, y, q - p)
+        dot = torch.dot if of_numbers else _dot
+        totals: list[Any] = [u.sum(0), dot(u, y), dot(cu, u)]
         if of_numbers:
             totals = [total.item() for total in totals]
         both, ups, squares = totals
@@ -72,7 +74,7 @@ class ClosedForm(torch.autograd.Function):
         else:
             found = torch.stack([mean.reshape(-1) for mean in means], 1).to(sums.dtype)
             value = value.sum()
-        ctx.save_for_backward((grad * (2 / size)).to(logits.dtype), found)
+        ctx.save_for_backward(grad.mul_(2 / size).to(logits.dtype), found)
         result: Tensor = value
         return result
 
@@ -92,6 +94,13 @@ class ClosedForm(torch.autograd.Function):
         return *gradients, None
 
 
-def _plus(x: Tensor, y: Tensor, factor: Any) -> Tensor:
+def _plus(x: Any, y: Tensor, factor: Any) -> Tensor:
     """x + factor y."""
-    return x + y * factor if isinstance(factor, Tensor) else torch.add(x, y, alpha=factor)
+    if isinstance(x, Tensor) and not isinstance(factor, Tensor):
+        return torch.add(x, y, alpha=factor)
+    result: Tensor = y * factor + x
+    return result
+
+
+def _dot(one: Tensor, other: Tensor) -> Tensor:
+    return (one * other).sum(0)

@@ -26,7 +26,6 @@ class DataParallelWrapper:
         if self.found is None:
             self.found = getattr(DistributedDataParallel, "_active_ddp_module", None)
 
-    @torch.no_grad()
     def share(self, loss: MinMaxAUCLoss) -> None:
         """Average over the ranks what a, b and alpha need of the batch, as DDP does gradients.
 

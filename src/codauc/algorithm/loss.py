@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, NamedTuple, SupportsFloat
+from typing import Any, SupportsFloat
 
 import torch
 from torch import Tensor, nn
@@ -11,21 +11,11 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from codauc._internal.checks import choice, known_arguments, real
 from codauc.algorithm.closed_form import ClosedForm, Given, are_readable
+from codauc.algorithm.inner_steps import BatchMeans, InnerVariables
 from codauc.algorithm.loss_checks import aligned, check_values, checked_ratios, checked_tasks
 from codauc.algorithm.objective import positives
 
 LINKS = ("sigmoid", "identity")
-
-
-class Slopes(NamedTuple):
-    """Derivatives of F: in a and b, [2, tasks]; in alpha, [tasks]; the second in a and b.
-
-    In the mean over batches with a share p of positives the curvatures are 2p(1-p), as in alpha.
-    """
-
-    ab: Tensor
-    alpha: Tensor
-    curvatures: Tensor
 
 
 class MinMaxAUCLoss(nn.Module):
@@ -134,13 +124,17 @@ class MinMaxAUCLoss(nn.Module):
             check_values(logits.detach(), labels)
         positive, size = positives(labels), len(labels)
         marks = positive.to(torch.promote_types(logits.dtype, self.a.dtype))
-        readable, count = self.tasks == 1 and are_readable(logits, labels), positive.sum(0)
+        numbers, count = self.reads_numbers(logits, labels), positive.sum(0)
+        share: Any = count.item() if numbers else count
         if self.training and torch.is_grad_enabled():  # validation is not training data
-            self.seen.add_(torch.stack((count, size - count)).view(2, self.tasks))
-        facts: list[Any] = [self.pos_ratio, self.a, self.b, self.alpha]
-        p, a, b, alpha = (fact.item() for fact in facts) if readable else facts
-        share = count.item() / size if readable else count.to(marks.dtype) / size
-        return Given(marks, share, p, (a, b, alpha), self.margin, self.link)
+            self.seen.add_(
+                torch.tensor([[share], [size - share]])
+                if numbers
+                else torch.stack((count, size - count)).view(2, self.tasks)
+            )
+        share = share / size if numbers else count.to(marks.dtype) / size
+        inner = self.inner(numbers=numbers)
+        return Given(marks, share, self.ratio(numbers=numbers), inner, self.margin, self.link)
 
     @property
     def sums(self) -> Tensor:
@@ -154,30 +148,45 @@ class MinMaxAUCLoss(nn.Module):
             self._sums = kept = self._new_sums()
         return kept
 
-    def slopes(self) -> Slopes:
-        """The derivatives of F in a, b and alpha, of the batches since the last step.
+    def batch_means(self) -> BatchMeans:
+        """Means of [+], [-], h[+] and h[-] over the batches since the last step.
+
+        With several backward passes they add up. They are numbers where these can be read.
 
         >>> loss = MinMaxAUCLoss(pos_ratio=0.5)
         >>> loss(torch.zeros(2), torch.tensor([0, 1])).backward()
-        >>> loss.slopes().ab.flatten().tolist()
-        [-0.25, -0.25]
-        """
-        shares, sums = self.class_sums()
-        weights = 2 * self.class_weights
-        curvatures, pulls = weights * shares, weights * sums
-        mean = 0.5 * weights.prod(0) * shares.sum(0)  # the curvature in alpha
-        rise = pulls[1] - pulls[0] - mean * self.alpha
-        return Slopes(curvatures * torch.stack((self.a, self.b)) - pulls, rise, curvatures)
-
-    def class_sums(self) -> tuple[Tensor, Tensor]:
-        """Of the batches since the last step: means of [+] and [-], and of h[+] and h[-].
-
-        Each is [2, tasks]; with several backward passes they add up.
+        >>> loss.batch_means()
+        BatchMeans(positive=0.5, negative=0.5, up=0.25, down=0.25)
         """
         found = self.sums.grad
         if found is None:
-            raise RuntimeError("no backward() since the last step: there are no slopes.")
-        return found.t()[:2], found.t()[2:]
+            raise RuntimeError("no backward() since the last step: there are no means.")
+        return BatchMeans(*(found[0].tolist() if self.reads_numbers(found) else found.t()))
+
+    def reads_numbers(self, *tensors: Tensor) -> bool:
+        """Whether a step works with numbers: one task, values that cost nothing to read."""
+        return self.tasks == 1 and are_readable(*tensors)
+
+    def inner(self, *, numbers: bool) -> InnerVariables:
+        """a, b and alpha."""
+        found = (self._buffers[name] for name in InnerVariables._fields)
+        return InnerVariables(*(v.item() if numbers else v for v in found if v is not None))
+
+    def set_inner(self, inner: InnerVariables) -> None:
+        """Give a, b and alpha other values."""
+        for name, value in zip(InnerVariables._fields, inner, strict=True):
+            own = self._buffers[name]
+            assert own is not None
+            own.copy_(value) if isinstance(value, Tensor) else own.fill_(value)
+
+    def ratio(self, *, numbers: bool) -> Any:
+        """p, as a number or one element per task."""
+        if not numbers:
+            return self.pos_ratio
+        if self.known_ratio is not None:
+            return self.known_ratio[0]
+        positive, negative = (self.counts + self.seen - self.reported).flatten().tolist()
+        return (positive + 0.5) / (positive + negative + 1)
 
     @property
     def pos_ratio(self) -> Tensor:

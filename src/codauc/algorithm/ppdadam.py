@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from codauc._internal.checks import known_arguments, real
+from codauc.algorithm.inner_steps import BatchMeans, InnerVariables, implicit_step
 from codauc.algorithm.loss import MinMaxAUCLoss
-from codauc.algorithm.ppdsg import PPDSG
+from codauc.algorithm.ppdsg import PPDSG, kept_tensors
 
 
 class PPDAdam(PPDSG):
@@ -81,7 +82,7 @@ class PPDAdam(PPDSG):
 
     def moments(self, weights: list[Tensor]) -> list[Tensor]:
         """The second moments, which rounds average."""
-        return self._kept("second", weights)
+        return kept_tensors("second", weights, [self.state[weight] for weight in weights])
 
     def _fresh_state(self, weight: Tensor) -> dict[str, Any]:
         kept = {"updates": 0, "first": torch.zeros_like(weight), "second": torch.zeros_like(weight)}
@@ -91,30 +92,33 @@ class PPDAdam(PPDSG):
         """`dual_lr`, which stages and schedulers multiply as they do `lr`."""
         return self.dual_lr * super()._dual_step_size(stage_lr) / self.base_lr
 
-    def _move_own(self, ab: Tensor, alpha: Tensor, eta: float) -> Tensor | float | None:
-        ratios, (shares, sums) = self.loss.class_ratios, self.loss.class_sums()
-        rates = eta / ratios
-        moves = rates * (sums - shares * ab) / (1 + rates * shares)
-        whole = eta * shares.sum(0)  # of a loss that is scaled, as much less or more
-        alpha.add_(moves[1] - moves[0] - (alpha - ab[1] + ab[0]) * (whole / (1 + whole)))
-        ab.add_(moves)
-        if self.loss.link == "sigmoid":
-            alpha.clamp_(-1, 1)  # the optimum is a difference of scores
-        if not math.isfinite(self.gamma):
-            return None
-        sizes = eta / (2 * ratios.prod(0))
-        return sizes / (sizes + self.gamma)
+    def _inner_step(
+        self, means: BatchMeans, pos_ratio: Any, inner: InnerVariables, eta: float
+    ) -> InnerVariables:
+        found = implicit_step(means, pos_ratio, inner, eta)
+        if self.loss.link != "sigmoid":
+            return found
+        alpha = found.alpha  # whose optimum is a difference of scores
+        held = alpha.clamp(-1, 1) if isinstance(alpha, Tensor) else min(1.0, max(-1.0, alpha))
+        return found._replace(alpha=held)
+
+    def _inner_pull(self, pos_ratio: Any, eta: float) -> Any:
+        size = eta / (2 * pos_ratio * (1 - pos_ratio))
+        return size / (size + self.gamma)
 
     def _primal_step(
-        self, weights: list[Tensor], gradients: list[Tensor], group: dict[str, Any]
+        self,
+        weights: list[Tensor],
+        gradients: list[Tensor],
+        states: list[dict[str, Any]],
+        group: dict[str, Any],
     ) -> None:
         eta, (beta1, beta2) = self._step_size(group), group["betas"]
         if group["weight_decay"]:
             torch._foreach_mul_(weights, 1 - eta * group["weight_decay"])
-        states = [self.state[weight] for weight in weights]
         for state in states:
             state["updates"] += 1
-        firsts, seconds = self._kept("first", weights), self._kept("second", weights)
+        firsts, seconds = ([state[name] for state in states] for name in ("first", "second"))
         torch._foreach_lerp_(firsts, gradients, 1 - beta1)
         torch._foreach_mul_(seconds, beta2)
         torch._foreach_addcmul_(seconds, gradients, gradients, value=1 - beta2)
@@ -124,10 +128,9 @@ class PPDAdam(PPDSG):
         sizes = [-eta / (1 - beta1 ** state["updates"]) for state in states]
         torch._foreach_addcdiv_(weights, firsts, scales, sizes)
         if math.isfinite(self.gamma):
-            anchors = self._kept("anchor", weights)
-            for weight, anchor, scale in zip(weights, anchors, scales, strict=True):
+            for weight, state, scale in zip(weights, states, scales, strict=True):
                 own_eta = eta / scale
-                weight.lerp_(anchor, own_eta / (own_eta + self.gamma))
+                weight.lerp_(state["anchor"], own_eta / (own_eta + self.gamma))
 
     def _check_step_size(self, eta: float) -> None:
         """Any size is stable: the steps of a, b and alpha are implicit."""

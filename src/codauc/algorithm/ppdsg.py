@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from itertools import compress
 from typing import Any, overload
 
 import torch
 from torch import Tensor, nn
 
 from codauc._internal.checks import known_arguments, real
+from codauc.algorithm.inner_steps import BatchMeans, InnerVariables, gradient_step, towards
 from codauc.algorithm.loss import MinMaxAUCLoss
 from codauc.algorithm.parameter_groups import check_modules, checked_options, weight_groups
 from codauc.algorithm.staged_optimizer import StagedOptimizer
@@ -92,7 +94,8 @@ class PPDSG(StagedOptimizer):
             with torch.enable_grad():
                 value = closure()
         self.trained.check()
-        self._untrained.check(self, all_modules=self.steps == 0)  # a walk through all: once a stage
+        if self.steps == 0:  # a walk through all modules: once a stage
+            self._untrained.check(self)
         dual_size = self._dual_step_size(self.stage_lr)
         self._check_step_size(dual_size)
         if not has_gradients(self.trained.weights, self.loss):
@@ -117,67 +120,84 @@ class PPDSG(StagedOptimizer):
 
     def _step_group(self, group: dict[str, Any], clip: Tensor | None) -> None:
         """Step the weights that have a gradient, then average all."""
-        weights = [weight for weight in group["params"] if weight.grad is not None]
-        if weights:
-            gradients = [_plain_gradient(weight) for weight in weights]
+        weights = [weight for weight in group["params"] if weight.requires_grad]
+        found = ((weight, self.state.get(weight)) for weight in weights)
+        states = [self._join(weight) if state is None else state for weight, state in found]
+        with_gradient = [w.grad is not None for w in weights]
+        if any(with_gradient):
+            stepped = list(compress(weights, with_gradient))
+            gradients = [_plain_gradient(weight) for weight in stepped]
             if clip is not None:
                 gradients = [gradient * clip.to(gradient.dtype) for gradient in gradients]
-            self._primal_step(weights, gradients, group)
-        if self.average:
-            known = [weight for weight in group["params"] if weight in self.state]
-            averages = [self.state[weight]["average"] for weight in known]
-            values = [w.to(a.dtype) for w, a in zip(known, averages, strict=True)]
+            self._primal_step(stepped, gradients, list(compress(states, with_gradient)), group)
+        if self.average and states:
+            averages = [state["average"] for state in states]
+            pairs = zip(weights, averages, strict=True)
+            values = [w if w.dtype == mean.dtype else w.to(mean.dtype) for w, mean in pairs]
             torch._foreach_lerp_(averages, values, 1 / (self.steps + 1))
 
     def _primal_step(
-        self, weights: list[Tensor], gradients: list[Tensor], group: dict[str, Any]
+        self,
+        weights: list[Tensor],
+        gradients: list[Tensor],
+        states: list[dict[str, Any]],
+        group: dict[str, Any],
     ) -> None:
         eta = self._step_size(group)
         if group["weight_decay"]:
             torch._foreach_mul_(weights, 1 - eta * group["weight_decay"])
         direction = gradients
         if group["momentum"]:
-            direction = self._kept("momentum", weights)
+            direction = kept_tensors("momentum", weights, states)
             torch._foreach_mul_(direction, group["momentum"])
             torch._foreach_add_(direction, gradients)
         torch._foreach_add_(weights, direction, alpha=-eta)
         if math.isfinite(self.gamma):
-            torch._foreach_lerp_(weights, self._kept("anchor", weights), eta / (eta + self.gamma))
-
-    def _kept(self, name: str, weights: list[Tensor]) -> list[Tensor]:
-        """One kind of tensor that is kept of each weight; zeros where it is new."""
-        for weight in weights:
-            if name not in self.state[weight]:
-                self.state[weight][name] = torch.zeros_like(weight)
-        return [self.state[weight][name] for weight in weights]
+            anchors = [state["anchor"] for state in states]
+            torch._foreach_lerp_(weights, anchors, eta / (eta + self.gamma))
 
     def _step_own(self, eta: float) -> None:
         """The step of a, b and alpha; it uses up what the loss has kept for it."""
-        loss = self.loss
-        ab = torch.stack((loss.a, loss.b))
-        pull = self._move_own(ab, loss.alpha, eta)
-        if pull is not None:
-            ab.lerp_(self.own["anchor"], pull)
+        loss, means = self.loss, self.loss.batch_means()
+        numbers = isinstance(means.up, float)
+        p, before = loss.ratio(numbers=numbers), loss.inner(numbers=numbers)
+        a, b, alpha = self._inner_step(means, p, before, eta)
+        if math.isfinite(self.gamma):
+            pull, (a0, b0) = self._inner_pull(p, eta), _rows(self.own["anchor"], numbers)
+            a, b = towards(a, a0, pull), towards(b, b0, pull)
         if self.average:
-            self.own["average"].lerp_(ab, 1 / (self.steps + 1))
-        loss.a.copy_(ab[0])
-        loss.b.copy_(ab[1])
+            mean, share = self.own["average"], 1 / (self.steps + 1)
+            rows = [towards(m, v, share) for m, v in zip(_rows(mean, numbers), (a, b), strict=True)]
+            mean.copy_(mean.new_tensor([rows]).t() if numbers else torch.stack(rows))
+        loss.set_inner(InnerVariables(a, b, alpha))
         loss.sums.grad = None
 
-    def _move_own(self, ab: Tensor, alpha: Tensor, eta: float) -> Tensor | float | None:
-        """Move a, b and alpha, and return how far a and b are pulled to the anchor thereafter.
+    def _inner_step(
+        self, means: BatchMeans, pos_ratio: Any, inner: InnerVariables, eta: float
+    ) -> InnerVariables:
+        """a, b and alpha after a step, before a and b are pulled to the anchor."""
+        return gradient_step(means, pos_ratio, inner, eta)
 
-        a and b go no further than to the batch's class means: below the step size that is warned
-        about, they never would.
-        """
-        slopes = self.loss.slopes()
-        shorter = slopes.curvatures.mul_(eta).clamp_(min=1)
-        ab.addcdiv_(slopes.ab, shorter, value=-eta)
-        alpha.add_(slopes.alpha, alpha=eta)
-        return eta / (eta + self.gamma) if math.isfinite(self.gamma) else None
+    def _inner_pull(self, pos_ratio: Any, eta: float) -> Any:
+        """How far a and b are pulled to the anchor."""
+        del pos_ratio
+        return eta / (eta + self.gamma)
 
     def _check_step_size(self, eta: float) -> None:
         self._limit.check(eta, in_stage=self.steps > 0)
+
+
+def kept_tensors(name: str, weights: list[Tensor], states: list[dict[str, Any]]) -> list[Tensor]:
+    """One kind of tensor that is kept of each weight; zeros where it is new."""
+    for weight, state in zip(weights, states, strict=True):
+        if name not in state:
+            state[name] = torch.zeros_like(weight)
+    return [state[name] for state in states]
+
+
+def _rows(tensor: Tensor, numbers: bool) -> Any:
+    """The two rows of what is kept of a and b."""
+    return tensor.flatten().tolist() if numbers else tensor
 
 
 def _plain_gradient(weight: Tensor) -> Tensor:

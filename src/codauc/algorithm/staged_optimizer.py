@@ -111,11 +111,17 @@ class StagedOptimizer(torch.optim.Optimizer):
             state["average"] = weight.detach().to(wide, copy=True)
         return state
 
-    def join(self, weights: list[Tensor]) -> None:
-        """Train weights that were frozen until now: constant, so that their average is known."""
+    def _join(self, weight: Tensor) -> dict[str, Any]:
+        """Train a weight that was frozen until now: constant, so that its average is known."""
+        if self.engaged:
+            names = {id(p): name for name, p in self.model.named_parameters()}
+            raise RuntimeError(
+                f"{names.get(id(weight))} was unfrozen within a stage of CoDA, whose rounds do "
+                "not average it: unfreeze between two stages."
+            )
         self.trained = self._find_trained()
-        if self.steps:
-            self.state.update({weight: self._fresh_state(weight) for weight in weights})
+        self.state[weight] = state = self._fresh_state(weight)
+        return state
 
     def _follow_moves(self) -> None:
         """Move and cast what is kept of weights and of a and b that were moved or cast."""

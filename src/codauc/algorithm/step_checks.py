@@ -46,40 +46,21 @@ class StepSizeLimit:
 
 
 class UntrainedCheck:
-    """Finds parameters that ask for gradients and would not be trained."""
+    """Finds parameters that were added to the model and would not be trained."""
 
     def __init__(self, model: nn.Module) -> None:
         self.known = {id(p) for p in model.parameters()}
 
-    def check(self, opt: StagedOptimizer, *, all_modules: bool) -> None:
-        """Raise if there is one; `all_modules` also looks for parameters added since.
-
-        Those that were unfrozen within a stage join it, unless rounds without them are under way.
-        """
-        trained = {id(weight) for weight in opt.trained.weights}
-        groups = [group["params"] for group in opt.param_groups[:-1]]
-        new = [p for group in groups for p in group if p.grad is not None and id(p) not in trained]
-        if new and not opt.engaged:
-            opt.join(new)
-        elif new:
-            raise RuntimeError(
-                f"{_name(opt.model, new[0])} was unfrozen within a stage of CoDA, whose rounds do "
-                "not average it: unfreeze between two stages."
-            )
-        if all_modules:
-            added = [p for p in opt.model.parameters() if id(p) not in self.known]
-            listed = {id(p) for group in groups for p in group}
-            missing = [p for p in added if p.requires_grad and id(p) not in listed]
-            if missing:
+    def check(self, opt: StagedOptimizer) -> None:
+        """Raise if there is one."""
+        listed = {id(p) for group in opt.param_groups for p in group["params"]}
+        for name, p in opt.model.named_parameters():
+            if p.requires_grad and id(p) not in self.known and id(p) not in listed:
                 raise RuntimeError(
-                    f"{_name(opt.model, missing[0])} asks for gradients, but was not there when "
-                    "the optimizer was made, and would not be trained: add it by "
-                    "opt.add_param_group({'params': ...}), or make a new optimizer."
+                    f"{name} asks for gradients, but was not there when the optimizer was made, "
+                    "and would not be trained: add it by opt.add_param_group({'params': ...}), or "
+                    "make a new optimizer."
                 )
-
-
-def _name(model: nn.Module, parameter: Tensor) -> str:
-    return next((name for name, p in model.named_parameters() if p is parameter), "a parameter")
 
 
 def has_gradients(weights: Iterable[Tensor], loss: MinMaxAUCLoss) -> bool:

@@ -64,8 +64,8 @@ class TrainedState:
         self.slots = [*weights, *own, *_statistics(model)]
         self.moments = moments
         _check_slots(self.slots)
-        self._held = [(slot, slot.tensor) for slot in weights]
-        self.weights: list[Tensor] = [tensor for _, tensor in self._held]
+        self._held = [(s.owner._parameters, s.attribute, s.tensor, s) for s in weights]
+        self.weights = [slot.tensor for slot in weights]
         tensors = [slot.tensor for slot in self.slots]
         self.device = tensors[0].device
         self.dtype = torch.float32
@@ -130,8 +130,8 @@ class TrainedState:
 
     def check(self) -> None:
         """Raise if the model has another parameter in the place of one that is trained."""
-        for slot, tensor in self._held:
-            if slot.owner._parameters.get(slot.attribute) is not tensor or slot.ties:
+        for table, attribute, tensor, slot in self._held:
+            if table.get(attribute) is not tensor or slot.ties:
                 holders = ((slot.owner, slot.attribute), *slot.ties)
                 if any(slot.held_by(*holder) is not tensor for holder in holders):
                     raise RuntimeError(
