@@ -9,13 +9,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from codauc._internal.checks import choice, known_arguments, real
+from codauc._internal.checks import choice, known_arguments, real, warn
 from codauc.algorithm.closed_form import ClosedForm, Given, are_readable
 from codauc.algorithm.inner_steps import BatchMeans, InnerVariables
 from codauc.algorithm.loss_checks import aligned, check_values, checked_ratios, checked_tasks
 from codauc.algorithm.objective import positives
 
 LINKS = ("sigmoid", "identity")
+_FIRST_BATCHES = 10  # of training, after which misuses are looked for, once
 
 
 class MinMaxAUCLoss(nn.Module):
@@ -75,6 +76,8 @@ class MinMaxAUCLoss(nn.Module):
         self.mix = real("mix", mix, least=0, remedy="use 0 for F alone")
         self.validate = validate
         self._checked = False
+        self.has_optimizer = False  # whether a PPDSG or PPDAdam moves a, b and alpha
+        self._batches = 0  # of training, as far as `_look_for_misuse` counts
         self.one_class_told = False  # whether a shard without a class was reported
         self.ratio_told = False  # whether a doubtful pos_ratio was reported
         self._ratio_cache: Tensor | None = None
@@ -127,6 +130,8 @@ class MinMaxAUCLoss(nn.Module):
         numbers, count = self.reads_numbers(logits, labels), positive.sum(0)
         share: Any = count.item() if numbers else count
         if self.training and torch.is_grad_enabled():  # validation is not training data
+            if self._batches < _FIRST_BATCHES:
+                self._look_for_misuse(logits)
             self.seen.add_(
                 torch.tensor([[share], [size - share]])
                 if numbers
@@ -135,6 +140,25 @@ class MinMaxAUCLoss(nn.Module):
         share = share / size if numbers else count.to(marks.dtype) / size
         inner = self.inner(numbers=numbers)
         return Given(marks, share, self.ratio(numbers=numbers), inner, self.margin, self.link)
+
+    def _look_for_misuse(self, logits: Tensor) -> None:
+        """Warn of what would otherwise train something else in silence."""
+        self._batches += 1
+        if self._batches < _FIRST_BATCHES:
+            return
+        if not self.has_optimizer:
+            warn(
+                f"{_FIRST_BATCHES} batches and no PPDSG or PPDAdam made with this loss: another "
+                "optimizer moves the weights alone, and a, b and alpha stay as they are; use "
+                "opt = codauc.PPDAdam(model, loss)."
+            )
+        if self.link == "sigmoid" and are_readable(logits):
+            low, high = logits.detach().aminmax()
+            if 0 <= low < high <= 1:
+                warn(
+                    "all logits of this batch are between 0 and 1, as probabilities are: expected "
+                    "raw logits, the sigmoid is the loss's own; leave out the model's."
+                )
 
     @property
     def sums(self) -> Tensor:

@@ -14,7 +14,6 @@ class OptimizerState:
     """The state of `PPDSG` or `PPDAdam` beside the model's weights; `pack` gives a plain dict."""
 
     layout: list[list[str]]  # of what is trained
-    weights: list[dict[str, Any]]  # anchor, average and moments of each weight
     own: dict[str, Tensor]  # anchor and average of a and b
     loss: dict[str, Tensor]  # a, b, alpha and label counts
     steps: int  # of the stage so far
@@ -24,20 +23,21 @@ class OptimizerState:
     max_grad_norm: float | None
     settings: dict[str, Any]  # that model, loss and optimizer must share with these
     param_groups: list[dict[str, Any]]
+    state: dict[int, dict[str, Any]]  # anchor, average and moments by the weight's index
 
     def pack(self) -> dict[str, Any]:
         """The state in the form of torch's optimizers."""
         own = {f.name: getattr(self, f.name) for f in fields(self)}
-        groups = own.pop("param_groups")
-        return {"state": {"ppdsg": own}, "param_groups": groups}
+        return {name: own.pop(name) for name in ("state", "param_groups")} | {"ppdsg": own}
 
     @classmethod
     def unpack(cls, packed: dict[str, Any]) -> OptimizerState:
         """What `pack` gave; the tensors are shared."""
-        own = packed.get("state", {}).get("ppdsg")
+        own = packed.get("ppdsg")
         if own is None:
             raise ValueError("state_dict: expected one of PPDSG.state_dict(); this is of another.")
-        return cls(**own, param_groups=packed["param_groups"])
+        state = {int(index): kept for index, kept in packed["state"].items()}
+        return cls(**own, param_groups=packed["param_groups"], state=state)
 
     def check(self, layout: list[list[str]], settings: dict[str, Any], loss: set[str]) -> None:
         """Raise if it is of another model, other settings, or a loss with other tensors."""
@@ -59,7 +59,7 @@ class OptimizerState:
 
     def tensors_to_average(self) -> Iterator[Tensor]:
         """What each worker has of its own, and a state for other workers has as a mean."""
-        for kept in (*self.weights, self.own):
+        for kept in (*self.state.values(), self.own):
             yield from (tensor for tensor in kept.values() if isinstance(tensor, Tensor))
         yield from (tensor for tensor in self.loss.values() if tensor.is_floating_point())
 

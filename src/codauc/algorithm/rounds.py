@@ -70,8 +70,9 @@ class Averager:
         if self.message.layout != self.opt.trained.layout():
             self.message.lay_out()
             self.encoding, self.before, self.inner_message = self._new_encoding(), None, None
-            self.opt.trained.pack(self.message.state)
-            self.encoding.reset(self.message.vector)
+            if self.group.size > 1:
+                self.opt.trained.pack(self.message.state)
+                self.encoding.reset(self.message.vector)
 
     @torch.no_grad()
     def start(self, **settings: Any) -> None:

@@ -47,6 +47,7 @@ class StagedOptimizer(torch.optim.Optimizer):
         super().add_param_group({"params": [loss.sums], **plain})
         self.trained = self._find_trained()
         self.data_parallel = DataParallelWrapper(model)
+        loss.has_optimizer = True
 
     def _find_trained(self) -> TrainedState:
         groups = [group["params"] for group in self.param_groups[:-1]]
@@ -169,10 +170,9 @@ class StagedOptimizer(torch.optim.Optimizer):
 
     def state_record(self) -> OptimizerState:
         """The same as a record."""
-        weights = self.trained.weights
+        packed = super().state_dict()
         return OptimizerState(
             layout=self.trained.layout(),
-            weights=[_copies(self.state[w]) if w in self.state else {} for w in weights],
             own=_copies(self.own),
             loss=_copies(self.loss.state_dict()),
             steps=self.steps,
@@ -181,7 +181,8 @@ class StagedOptimizer(torch.optim.Optimizer):
             gamma=self.gamma,
             max_grad_norm=self.max_grad_norm,
             settings=self.settings(),
-            param_groups=super().state_dict()["param_groups"],
+            param_groups=packed["param_groups"],
+            state={index: _copies(kept) for index, kept in packed["state"].items()},
         )
 
     @torch.no_grad()
@@ -190,11 +191,11 @@ class StagedOptimizer(torch.optim.Optimizer):
         state = OptimizerState.unpack(state_dict)
         trained = self._find_trained()
         state.check(trained.layout(), self.settings(), set(self.loss.state_dict()))
-        super().load_state_dict({"state": {}, "param_groups": state.param_groups})
+        super().load_state_dict({"state": state.state, "param_groups": state.param_groups})
         self.trained = trained
-        for weight, saved in zip(trained.weights, state.weights, strict=True):
-            if saved:
-                self.state[weight] = _copies(saved)
+        parameters = [parameter for group in self.param_groups for parameter in group["params"]]
+        for index, kept in state.state.items():  # torch casts also averages to the weights' dtype
+            self.state[parameters[index]] = _copies(kept)
         self.own = _copies(state.own)
         self.loss.load_state_dict(state.loss)
         self.steps, self.stage_lr = state.steps, state.stage_lr

@@ -1,0 +1,265 @@
+"""What people do by mistake: it works, or one sentence says what is wrong. None is silent."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+import codauc
+
+STAGE = codauc.Stage(lr=0.1, steps=6, sync_every=2, dual_samples=8)
+
+
+def data(count=4):
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(count, 8, 3, generator=generator)
+    return [(each, torch.tensor([1, 0, 0, 1, 0, 0, 0, 1])) for each in x]
+
+
+def parts(kind=codauc.PPDSG, **options):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Tanh(), nn.Linear(4, 1))
+    loss = codauc.MinMaxAUCLoss(pos_ratio=0.375)
+    return model, loss, kind(model, loss, lr=0.1, **options)
+
+
+def step(model, loss, opt, batch=None):
+    x, y = batch or data()[0]
+    opt.zero_grad()
+    loss(model(x), y).backward()
+    opt.step()
+
+
+def test_another_optimizer_with_the_losss_parameters_finds_none():
+    _, loss, _ = parts()
+    with pytest.raises(ValueError, match="empty parameter list"):
+        torch.optim.AdamW(loss.parameters())
+
+
+def test_another_optimizer_than_ours_is_pointed_out():
+    model, loss = nn.Linear(3, 1), codauc.MinMaxAUCLoss(pos_ratio=0.375)
+    opt = torch.optim.AdamW([*model.parameters(), *loss.parameters()])
+    for _ in range(9):
+        step(model, loss, opt)
+    with pytest.warns(UserWarning, match=r"no PPDSG or PPDAdam made with this loss"):
+        step(model, loss, opt)
+    step(model, loss, opt)  # once is enough
+    assert loss.alpha.item() == 0
+
+
+def test_probabilities_in_the_place_of_logits_are_pointed_out():
+    model = nn.Sequential(nn.Linear(3, 1), nn.Sigmoid())
+    loss = codauc.MinMaxAUCLoss(pos_ratio=0.375)
+    opt = codauc.PPDSG(model, loss)
+    for _ in range(9):
+        step(model, loss, opt)
+    with pytest.warns(UserWarning, match=r"between 0 and 1.*expected raw logits"):
+        step(model, loss, opt)
+
+
+@pytest.mark.parametrize("moment", ["before", "after", "too many"])
+def test_a_step_outside_a_stage_says_where_steps_belong(moment):
+    model, loss, opt = parts()
+    coda = codauc.CoDA(opt)
+    if moment != "before":
+        coda.begin(STAGE, data() if moment == "after" else None)
+        for _ in range(STAGE.steps):
+            step(model, loss, opt)
+    with pytest.raises(RuntimeError, match=r"outside a stage.*coda\.begin.*coda\.end"):
+        step(model, loss, opt)
+
+
+def test_a_model_cast_or_given_other_memory_between_steps_of_coda_trains_on():
+    model, loss, opt = parts()
+    coda = codauc.CoDA(opt)
+    coda.begin(STAGE, [(x.double(), y) for x, y in data()])
+    for _ in range(2):
+        step(model, loss, opt)
+    model.double(), loss.double()
+    for x, y in data():
+        step(model, loss, opt, (x.double(), y))
+    assert coda.stages_done == 1
+    assert next(model.parameters()).dtype == torch.float64
+
+
+@pytest.mark.parametrize("when", ["between", "within"])
+def test_freezing_a_layer_leaves_it_alone(when):
+    model, loss, opt = parts()
+    coda = codauc.CoDA(opt)
+    coda.begin(STAGE, data())
+    for _ in range(6 if when == "between" else 3):
+        step(model, loss, opt)
+    model[0].requires_grad_(False)
+    frozen = model[0].weight.clone()
+    if when == "between":
+        coda.begin(STAGE, data())
+        step(model, loss, opt)
+        assert torch.equal(model[0].weight, frozen)
+        assert model[0].weight not in opt.state
+    else:
+        for _ in range(2):
+            step(model, loss, opt)
+            assert torch.equal(model[0].weight, frozen)
+
+
+def test_unfreezing_within_a_stage_of_coda_is_refused_and_between_stages_works():
+    model, loss, opt = parts()
+    model[0].requires_grad_(False)
+    opt.begin_stage()
+    coda = codauc.CoDA(opt)
+    coda.begin(STAGE)
+    step(model, loss, opt)
+    model[0].requires_grad_(True)
+    with pytest.raises(RuntimeError, match=r"0\.\w+ was unfrozen within a stage"):
+        step(model, loss, opt)
+    coda.end(data())
+    coda.begin(STAGE, data())
+    before = model[0].weight.clone()
+    step(model, loss, opt)
+    assert not torch.equal(model[0].weight, before)
+
+
+def test_workers_average_a_layer_that_was_unfrozen_between_stages():
+    def work(group):
+        model, loss, opt = parts()
+        model[0].requires_grad_(False)
+        coda = codauc.CoDA(opt, group, compress="int8")
+        batches = data()[group.rank :]
+        for unfrozen in (False, True):
+            model[0].requires_grad_(unfrozen)
+            coda.begin(STAGE, batches)
+            for i in range(STAGE.steps):
+                step(model, loss, opt, batches[i % len(batches)])
+        return model[0].weight.detach().clone()
+
+    first, second = codauc.launch(work, workers=2, simulate=True)
+    assert torch.equal(first, second)
+
+
+def test_workers_that_freeze_different_layers_are_told():
+    def work(group):
+        model, _, opt = parts()
+        coda = codauc.CoDA(opt, group)
+        if group.rank:
+            model[0].requires_grad_(False)
+        coda.begin(STAGE)
+
+    with pytest.raises(ValueError, match="differ in tensors"):
+        codauc.launch(work, workers=2, simulate=True)
+
+
+def test_a_tied_weight_stays_tied():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3), nn.Linear(3, 1))
+    model[1].weight = model[0].weight
+    loss = codauc.MinMaxAUCLoss(pos_ratio=0.375)
+    opt = codauc.PPDAdam(model, loss)
+    step(model, loss, opt)
+    assert model[1].weight is model[0].weight
+
+
+def test_two_engines_on_one_optimizer_are_refused():
+    _, _, opt = parts()
+    codauc.CoDA(opt)
+    with pytest.raises(ValueError, match="already belongs to a CoDA"):
+        codauc.CoDA(opt)
+
+
+def test_two_optimizers_of_one_loss_do_not_both_step():
+    model, loss, first = parts()
+    second = codauc.PPDAdam(model, loss)
+    x, y = data()[0]
+    loss(model(x), y).backward()
+    first.step()
+    with pytest.raises(RuntimeError, match=r"backward\(\) reached the model but not a, b"):
+        second.step()
+
+
+def test_an_exception_within_a_round_leaves_the_worker_and_the_round_is_made_up_for():
+    class BrokenError(Exception):
+        pass
+
+    def work(group, fail):
+        model, loss, opt = parts()
+        coda = codauc.CoDA(opt, group)
+        coda.begin(STAGE)
+        batches = data()
+        start = group.start
+
+        def failing(call):
+            if fail and call.kind == "round":
+                raise BrokenError
+            return start(call)
+
+        group.start = failing
+        for i in range(STAGE.steps):
+            try:
+                step(model, loss, opt, batches[i % 4])
+            except BrokenError:
+                fail = False
+                coda.begin(STAGE)
+        coda.end(batches)
+        return model[0].weight.detach().clone()
+
+    whole = codauc.launch(lambda g: work(g, False), workers=2, simulate=True)
+    again = codauc.launch(lambda g: work(g, True), workers=2, simulate=True)
+    assert torch.equal(again[0], whole[0])
+
+
+@pytest.mark.parametrize("copies", [copy.copy, copy.deepcopy])
+def test_an_engine_is_not_copied(copies):
+    _, _, opt = parts()
+    coda = codauc.CoDA(opt)
+    with pytest.raises(TypeError, match="make a new one and load_state_dict"):
+        copies(coda)
+
+
+def test_a_copy_of_an_engines_optimizer_is_free_of_the_engine():
+    _, _, opt = parts()
+    codauc.CoDA(opt)
+    other = copy.deepcopy(opt)
+    step(other.model, other.loss, other)
+    assert (other.steps, opt.steps) == (1, 0)
+    codauc.CoDA(other)
+
+
+def test_a_stage_of_unknown_ratio_needs_batches():
+    model, loss = nn.Linear(3, 1), codauc.MinMaxAUCLoss()
+    opt = codauc.PPDSG(model, loss)
+    coda = codauc.CoDA(opt)
+    with pytest.raises(ValueError, match=r"call begin\(stage, batches\)"):
+        coda.begin(STAGE)
+    coda.begin(STAGE, data())
+    for _ in range(STAGE.steps):
+        step(model, loss, opt)
+    assert loss.pos_ratio.item() == pytest.approx(0.375, abs=0.01)
+
+
+def test_another_stage_before_the_first_has_ended_is_refused():
+    _, _, opt = parts()
+    coda = codauc.CoDA(opt)
+    coda.begin(STAGE)
+    with pytest.raises(ValueError, match=r"call end\(batches\) first"):
+        coda.begin(codauc.Stage(lr=0.05, steps=3))
+
+
+def test_a_driven_stage_saved_anywhere_continues_bit_for_bit():
+    def made():
+        model, loss, opt = parts(codauc.PPDAdam)
+        return model, loss, opt, codauc.CoDA(opt)
+
+    def run(model, loss, opt, coda, first, last):
+        coda.begin(STAGE, data())
+        for i in range(first, last):
+            step(model, loss, opt, data()[i % 4])
+        return coda.state_dict()
+
+    whole, half, rest = made(), made(), made()
+    run(*whole, 0, 6)
+    rest[3].load_state_dict(run(*half, 0, 3))
+    run(*rest, 3, 6)
+    assert rest[3].stages_done == 1
+    for name, tensor in whole[0].state_dict().items():
+        assert torch.equal(rest[0].state_dict()[name], tensor), name
+    assert torch.equal(whole[1].alpha, rest[1].alpha)
