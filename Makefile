@@ -11,12 +11,13 @@ JOBS ?= $(shell expr $$(nproc 2>/dev/null || echo 2) + 1)
 
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help demo test lint types unit soak bench format check-torch clean
+.PHONY: help demo test lint types unit test-integrations soak bench format check-torch clean
 
 help:
 	@echo 'make demo            set up, then train four ways on real images and compare'
 	@echo 'make test            set up, then lint, types, all tests and doctests'
 	@echo 'make unit ARGS=...   only pytest, with arguments'
+	@echo 'make test-integrations   the tests with Lightning, Accelerate and skorch, which it installs'
 	@echo 'make soak            an hour of killed workers, cut links, full disks, damaged files (as root)'
 	@echo 'make bench           ratios against peers, half an hour; ARGS=--short: only whether all run'
 	@echo 'make format          let ruff format the code'
@@ -39,6 +40,9 @@ types: $(VENV)/.dev
 unit: $(VENV)/.dev
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(ARGS)
 
+test-integrations: $(VENV)/.frameworks
+	$(BIN)/python -m pytest tests/integrations $(ARGS)
+
 soak: $(VENV)/.dev
 	$(BIN)/python experiments/faults.py all $(ARGS)
 
@@ -60,6 +64,11 @@ $(VENV)/.dev: pyproject.toml $(CONSTRAINTS) | $(VENV)/.made
 	$(INSTALL) --constraint $(CONSTRAINTS) --editable '.[dev]'
 	$(INSTALL) --constraint $(CONSTRAINTS) --no-deps torchvision
 	@touch $@ $(VENV)/.demo
+
+$(VENV)/.frameworks: $(VENV)/.dev
+	@echo 'Installing Lightning, Accelerate and skorch into $(VENV) ...'
+	$(INSTALL) --constraint $(CONSTRAINTS) --editable '.[frameworks]'
+	@touch $@
 
 # A peer that cannot be installed is tried again next time; its benchmarks are skipped by name.
 $(VENV)/.bench: benchmarks/requirements.txt $(VENV)/.dev
