@@ -57,7 +57,7 @@ class TrainedState:
         model: nn.Module,
         loss: MinMaxAUCLoss,
         groups: list[list[nn.Parameter]],
-        moments: Callable[[list[Tensor]], list[Tensor]] = lambda _: [],
+        moments: Callable[[list[Tensor]], list[Tensor]] | None = None,
     ) -> None:
         weights = [slot for group in groups for slot in _weight_slots(model, group)]
         own = [Slot(f"loss.{name}", name, loss, name) for name in ("a", "b", "alpha")]
@@ -73,11 +73,14 @@ class TrainedState:
             self.dtype = torch.promote_types(self.dtype, tensor.dtype)
         self.weight_size = sum(weight.numel() for weight in self.weights)
         self.steered_size = self.weight_size + 3 * loss.tasks  # what steps move
-        self.size = sum(tensor.numel() for tensor in self.tensors())
+        self.size = sum(tensor.numel() for tensor in tensors)
+        if moments is not None:
+            self.size += self.weight_size
 
     def tensors(self) -> list[Tensor]:
         """All tensors, in the order of a message."""
-        return [*(slot.tensor for slot in self.slots), *self.moments(self.weights)]
+        moments = [] if self.moments is None else self.moments(self.weights)
+        return [*(slot.tensor for slot in self.slots), *moments]
 
     @property
     def statistics(self) -> list[Tensor]:
