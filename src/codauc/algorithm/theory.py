@@ -45,7 +45,7 @@ class Constants:
 
 @dataclass(frozen=True)
 class Theorem1:
-    """The settings of Theorem 1, one entry per stage in `lr`, `steps`, `sync_every`, `dual_samples`.
+    """Settings of Theorem 1, one entry per stage in `lr`, `steps`, `sync_every`, `dual_samples`.
 
     `lr_limit` is Lemma 2's largest step size for the same L, G_h and p: the theorem speaks only
     where `lr[0] <= lr_limit`.

@@ -9,13 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad, relu
 
 from codauc._internal.checks import known_arguments
-from codauc.models.base import (
-    Model,
-    check_images,
-    checked_channels,
-    checked_outputs,
-    one_or_more,
-)
+from codauc.models.base import Model, check_images, checked_channels, checked_outputs, one_or_more
 
 
 class Residual(nn.Module):
@@ -28,7 +22,7 @@ class Residual(nn.Module):
 
     def __init__(self, convolutions: Sequence[nn.Conv2d], shortcut: nn.Module) -> None:
         super().__init__()
-        self.depth = len(convolutions)
+        self.depth, self.channels = len(convolutions), convolutions[-1].out_channels
         for index, convolution in enumerate(convolutions, start=1):
             self.add_module(f"conv{index}", convolution)
             self.add_module(f"bn{index}", nn.BatchNorm2d(convolution.out_channels))
@@ -73,19 +67,25 @@ class _ResNet(Model):
         self,
         in_channels: int,
         outputs: int,
-        stem: Callable[[int], nn.Conv2d],
-        pool: nn.Module,
         block: Block,
         stages: Sequence[tuple[int, int]],
+        *,
+        small: bool = False,
     ) -> None:
         in_channels, outputs = checked_channels(in_channels), checked_outputs(outputs)
         super().__init__(outputs=outputs, in_channels=in_channels)
-        self.conv1 = stem(in_channels)
-        self.depth, channels = len(stages), self.conv1.out_channels
+        channels = stages[0][0]
+        self.conv1 = _conv(in_channels, channels, *((3, 1) if small else (7, 2)))
         self.bn1 = nn.BatchNorm2d(channels)
-        self.pool = pool
+        self.pool = nn.Identity() if small else nn.MaxPool2d(3, stride=2, padding=1)
+        self.depth = len(stages)
         for index, (width, blocks) in enumerate(stages, start=1):
-            stage, channels = _stage(block, channels, width, blocks, stride=1 if index == 1 else 2)
+            stage = nn.Sequential()
+            for place in range(blocks):
+                stride = 2 if index > 1 and place == 0 else 1
+                made = block(channels, width, stride)
+                stage.append(made)
+                channels = made.channels
             self.add_module(f"layer{index}", stage)
         self.fc = nn.Linear(channels, outputs)
 
@@ -113,7 +113,7 @@ class ResNet18(_ResNet, name="resnet18"):
     @known_arguments
     def __init__(self, outputs: int = 1, in_channels: int = 3) -> None:
         stages = [(64, 2), (128, 2), (256, 2), (512, 2)]
-        super().__init__(in_channels, outputs, _large_stem, _large_pool(), _basic, stages)
+        super().__init__(in_channels, outputs, _basic, stages)
 
 
 class ResNet50(_ResNet, name="resnet50"):
@@ -129,7 +129,7 @@ class ResNet50(_ResNet, name="resnet50"):
     @known_arguments
     def __init__(self, outputs: int = 1, in_channels: int = 3) -> None:
         stages = [(64, 3), (128, 4), (256, 6), (512, 3)]
-        super().__init__(in_channels, outputs, _large_stem, _large_pool(), _bottleneck, stages)
+        super().__init__(in_channels, outputs, _bottleneck, stages)
 
 
 class ResNet20(_ResNet, name="resnet20"):
@@ -146,25 +146,7 @@ class ResNet20(_ResNet, name="resnet20"):
     @known_arguments
     def __init__(self, outputs: int = 1, in_channels: int = 3) -> None:
         stages = [(16, 3), (32, 3), (64, 3)]
-        super().__init__(in_channels, outputs, _small_stem, nn.Identity(), _padded, stages)
-
-
-def _stage(
-    block: Block, inputs: int, width: int, blocks: int, stride: int
-) -> tuple[nn.Sequential, int]:
-    """Blocks in a row, of which the first may stride, and the channels they return."""
-    stage = nn.Sequential()
-    for index in range(blocks):
-        stage.append(block(inputs, width, stride if index == 0 else 1))
-        inputs = _channels(stage[-1])
-    return stage, inputs
-
-
-def _channels(block: nn.Module) -> int:
-    assert isinstance(block, Residual)
-    last = block.get_submodule(f"conv{block.depth}")
-    assert isinstance(last, nn.Conv2d)
-    return last.out_channels
+        super().__init__(in_channels, outputs, _padded, stages, small=True)
 
 
 def _basic(inputs: int, width: int, stride: int) -> Residual:
@@ -192,18 +174,6 @@ def _projection(inputs: int, outputs: int, stride: int) -> nn.Module:
     if stride == 1 and inputs == outputs:
         return nn.Identity()
     return nn.Sequential(_conv(inputs, outputs, 1, stride), nn.BatchNorm2d(outputs))
-
-
-def _large_stem(in_channels: int) -> nn.Conv2d:
-    return _conv(in_channels, 64, 7, stride=2)
-
-
-def _large_pool() -> nn.Module:
-    return nn.MaxPool2d(kernel_size=3, stride=2, padding=1)
-
-
-def _small_stem(in_channels: int) -> nn.Conv2d:
-    return _conv(in_channels, 16, 3)
 
 
 def _conv(inputs: int, outputs: int, kernel: int, stride: int = 1) -> nn.Conv2d:
