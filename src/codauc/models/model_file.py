@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as as_bytes
-from torch import Tensor, nn
+from torch import nn
 
 from codauc._internal.archive import SUM, checksum
 from codauc._internal.checks import known_arguments
@@ -90,11 +90,11 @@ def load_model(path: str | os.PathLike[str], model: nn.Module | None = None) -> 
         )
     _check_whole(path, about.pop(SUM, None), checksum(json.dumps(about), weights))
     if model is None:
+        dtypes = (each.dtype for each in weights.values() if each.is_floating_point())
+        dtype = next(dtypes, torch.float32)
         with torch.device("meta"):  # without memory: a file may describe a network of any size
-            check_weights(
-                str(path), _built(path, about.get("model")).to(_floating(weights)), weights
-            )
-        model = _built(path, about.get("model")).to(_floating(weights))
+            check_weights(str(path), _built(path, about.get("model")).to(dtype), weights)
+        model = _built(path, about.get("model")).to(dtype)
     check_weights(str(path), model, weights)
     model.load_state_dict(weights)
     try:
@@ -132,21 +132,15 @@ def _calibration(path: Any, plain: Any) -> Calibration:
 
 
 def _built(path: Any, description: Any) -> nn.Module:
-    known = isinstance(description, dict) and description.get("name") in tuple(MODELS)
-    if not known:
-        name = description.get("name") if isinstance(description, dict) else "a network of its own"
+    name = description.get("name") if isinstance(description, dict) else "a network of its own"
+    if name not in tuple(MODELS):
         raise ValueError(
             f"{path} holds {str(name)[:200]}, which is not one of codauc.models: expected "
             "model=..., built as it was; loading a file imports nothing."
         )
     try:
-        return build(description["name"], **description["arguments"])
+        return build(name, **description["arguments"])
     except (ValueError, TypeError, KeyError, RuntimeError, MemoryError) as error:
         raise ValueError(
             f"{path} describes a network that cannot be built ({error}): it was changed."
         ) from error
-
-
-def _floating(weights: dict[str, Tensor]) -> torch.dtype:
-    """The type of the weights."""
-    return next((t.dtype for t in weights.values() if t.is_floating_point()), torch.float32)
