@@ -10,8 +10,8 @@ from operator import mul
 import numpy as np
 
 from codauc._internal.checks import real
-from codauc.metrics.delong import AUC, binomial_interval, normal_interval, squares, variance
-from codauc.metrics.score_classes import Counts, Scores, edges_of, steps
+from codauc.metrics.auc_values import AUC, binomial_interval, normal_interval, squares, variance
+from codauc.metrics.score_classes import Counts, Scores, edges_of
 
 
 def parts_for(tolerance: float) -> int:
@@ -51,7 +51,7 @@ def bin_counts(values: Scores, grid: Scores) -> Counts:
     """
     left, right = edges_of(values, np.asarray(grid))
     edges = np.append(np.stack([left, right], axis=1), len(values))
-    return steps(edges)
+    return np.diff(edges, prepend=0)
 
 
 def binned_interval(ups: Counts, downs: Counts, level: float) -> AUC:

@@ -15,9 +15,8 @@ from torch.nn.functional import pad
 
 from codauc._internal.checks import known_arguments, whole
 from codauc.data.rows import as_rows
-from codauc.metrics.auc_values import auc_interval, sorted_interval
+from codauc.metrics.auc_values import AUC, auc_interval, share, sorted_interval
 from codauc.metrics.binned_auc import bin_counts, binned_interval, cut_points, parts_for
-from codauc.metrics.delong import AUC, share
 from codauc.metrics.score_classes import Scores, require_both, sorted_classes
 from codauc.workers.agreement import raise_everywhere
 from codauc.workers.group import Group, LocalGroup
@@ -135,15 +134,6 @@ def _scores(model: nn.Module, x: Any, y: Tensor, batch_size: int) -> Tensor:
     return scores.squeeze(1) if scores.shape == (len(y), 1) else scores
 
 
-class _Part(NamedTuple):
-    """A worker's sorted positives and negatives, and what it sends to all: both, or cut points."""
-
-    ups: Scores
-    downs: Scores
-    message: Tensor
-    parts: int  # 0 asks for the exact AUC
-
-
 class _Header(NamedTuple):
     """What the workers must know of each other before a message can be sent."""
 
@@ -152,43 +142,50 @@ class _Header(NamedTuple):
     negatives: int = 0
     length: int = 0
     type: int = 0
-    parts: int = 0
+    parts: int = 0  # of cut points; 0 asks for the exact AUC
 
 
 def _joint(
     scores: Callable[[], Any], labels: Any, group: Group, level: float, tolerance: float | None
 ) -> AUC:
     """`group_auc` of scores yet to be computed, which may fail."""
-    part, error = None, None
+    mine, error = _Header(failed=1), None
     try:
         level = share(level)
-        part = _part(scores(), labels, tolerance)
+        mine, classes, message = _part(scores(), labels, tolerance)
     except Exception as problem:  # the others wait: first inform them
         error = problem
-    headers = _headers(part, group)
+    gathered = group.gather(torch.tensor(mine, device="cpu"), _KIND)
+    headers = [_Header(*row.tolist()) for row in gathered]
     failed = [k for k, header in enumerate(headers) if header.failed]
-    if part is None or failed:
+    if failed:
         raise_everywhere(group, error, failed, _KIND)
     _compare(headers)
-    rows = _gathered(part.message, headers, group)
-    if part.parts == 0:
+    rows = _gathered(message, headers, group)
+    if tolerance is None:
         pairs = list(zip(rows, headers, strict=True))
         ups = np.concatenate([row[: header.positives] for row, header in pairs])
         downs = np.concatenate([row[header.positives :] for row, header in pairs])
         return sorted_interval(np.sort(ups), np.sort(downs), level)
     grid = np.unique(np.concatenate(rows))
-    counts = torch.from_numpy(np.stack([bin_counts(part.ups, grid), bin_counts(part.downs, grid)]))
+    counts = torch.from_numpy(np.stack([bin_counts(values, grid) for values in classes]))
     group.sum_(counts, _KIND)
     ups, downs = counts.numpy()
     return binned_interval(ups, downs, level)
 
 
-def _part(scores: Any, labels: Any, tolerance: float | None) -> _Part:
+def _part(
+    scores: Any, labels: Any, tolerance: float | None
+) -> tuple[_Header, tuple[Scores, Scores], Tensor]:
+    """A worker's sorted positives and negatives, and what it sends to all: both, or cut points."""
     parts = 0 if tolerance is None else parts_for(tolerance)
     ups, downs = sorted_classes(scores, labels)
     sent = [cut_points(ups, parts), cut_points(downs, parts)] if parts else [ups, downs]
     message = torch.from_numpy(np.concatenate(sent))
-    return _Part(ups, downs, message.to(_type(scores, message)), parts)
+    message = message.to(_type(scores, message))
+    dtype = _TYPES.index(message.dtype)
+    header = _Header(0, len(ups), len(downs), len(message), dtype, parts)
+    return header, (ups, downs), message
 
 
 def _type(scores: Any, message: Tensor) -> torch.dtype:
@@ -197,15 +194,6 @@ def _type(scores: Any, message: Tensor) -> torch.dtype:
         return torch.float16 if scores.dtype == np.float16 else torch.float32
     own = scores.dtype if isinstance(scores, Tensor) else message.dtype
     return own if own in _TYPES else message.dtype
-
-
-def _headers(part: _Part | None, group: Group) -> list[_Header]:
-    mine = _Header(failed=1)
-    if part is not None:
-        type_ = _TYPES.index(part.message.dtype)
-        mine = _Header(0, len(part.ups), len(part.downs), len(part.message), type_, part.parts)
-    rows = group.gather(torch.tensor(mine, device="cpu"), _KIND)
-    return [_Header(*row.tolist()) for row in rows]
 
 
 def _compare(headers: list[_Header]) -> None:
