@@ -13,16 +13,11 @@ from codauc.models.base import Model, check_images, checked_channels, checked_ou
 
 
 class Residual(nn.Module):
-    """relu(shortcut(x) + F(x)), where F is convolutions, each with BatchNorm, and ReLUs between.
-
-    >>> import torch
-    >>> Residual([_conv(8, 8, 3), _conv(8, 8, 3)], nn.Identity())(torch.zeros(2, 8, 5, 5)).shape
-    torch.Size([2, 8, 5, 5])
-    """
+    """relu(shortcut(x) + F(x)), where F is convolutions, each with BatchNorm, and ReLUs between."""
 
     def __init__(self, convolutions: Sequence[nn.Conv2d], shortcut: nn.Module) -> None:
         super().__init__()
-        self.depth, self.channels = len(convolutions), convolutions[-1].out_channels
+        self.depth = len(convolutions)
         for index, convolution in enumerate(convolutions, start=1):
             self.add_module(f"conv{index}", convolution)
             self.add_module(f"bn{index}", nn.BatchNorm2d(convolution.out_channels))
@@ -40,12 +35,7 @@ class Residual(nn.Module):
 
 
 class PadChannels(nn.Module):
-    """The shortcut without parameters: every stride-th pixel, and zeros as further channels.
-
-    >>> import torch
-    >>> PadChannels(2, stride=2)(torch.ones(1, 1, 4, 4)).tolist()
-    [[[[1.0, 1.0], [1.0, 1.0]], [[0.0, 0.0], [0.0, 0.0]]]]
-    """
+    """The shortcut without parameters: every stride-th pixel, and zeros as further channels."""
 
     def __init__(self, outputs: int, stride: int) -> None:
         super().__init__()
@@ -57,7 +47,7 @@ class PadChannels(nn.Module):
         return pad(kept, (0, 0, 0, 0, 0, self.outputs - x.shape[1]))
 
 
-Block: TypeAlias = Callable[[int, int, int], Residual]  # of inputs, width and stride
+Convolutions: TypeAlias = Callable[[int, int, int], list[nn.Conv2d]]  # inputs, width, stride
 
 
 class _ResNet(Model):
@@ -67,7 +57,7 @@ class _ResNet(Model):
         self,
         in_channels: int,
         outputs: int,
-        block: Block,
+        block: Convolutions,
         stages: Sequence[tuple[int, int]],
         *,
         small: bool = False,
@@ -83,9 +73,17 @@ class _ResNet(Model):
             stage = nn.Sequential()
             for place in range(blocks):
                 stride = 2 if index > 1 and place == 0 else 1
-                made = block(channels, width, stride)
-                stage.append(made)
-                channels = made.channels
+                convolutions = block(channels, width, stride)
+                outer = convolutions[-1].out_channels
+                if stride == 1 and channels == outer:
+                    shortcut: nn.Module = nn.Identity()
+                elif small:
+                    shortcut = PadChannels(outer, stride)
+                else:
+                    projection = _conv(channels, outer, 1, stride)
+                    shortcut = nn.Sequential(projection, nn.BatchNorm2d(outer))
+                stage.append(Residual(convolutions, shortcut))
+                channels = outer
             self.add_module(f"layer{index}", stage)
         self.fc = nn.Linear(channels, outputs)
 
@@ -113,7 +111,7 @@ class ResNet18(_ResNet, name="resnet18"):
     @known_arguments
     def __init__(self, outputs: int = 1, in_channels: int = 3) -> None:
         stages = [(64, 2), (128, 2), (256, 2), (512, 2)]
-        super().__init__(in_channels, outputs, _basic, stages)
+        super().__init__(in_channels, outputs, _pair, stages)
 
 
 class ResNet50(_ResNet, name="resnet50"):
@@ -146,34 +144,16 @@ class ResNet20(_ResNet, name="resnet20"):
     @known_arguments
     def __init__(self, outputs: int = 1, in_channels: int = 3) -> None:
         stages = [(16, 3), (32, 3), (64, 3)]
-        super().__init__(in_channels, outputs, _padded, stages, small=True)
-
-
-def _basic(inputs: int, width: int, stride: int) -> Residual:
-    return Residual(_pair(inputs, width, stride), _projection(inputs, width, stride))
-
-
-def _padded(inputs: int, width: int, stride: int) -> Residual:
-    same = stride == 1 and inputs == width
-    shortcut = nn.Identity() if same else PadChannels(width, stride)
-    return Residual(_pair(inputs, width, stride), shortcut)
-
-
-def _bottleneck(inputs: int, width: int, stride: int) -> Residual:
-    outputs = 4 * width
-    reduce, expand = _conv(inputs, width, 1), _conv(width, outputs, 1)
-    convolutions = [reduce, _conv(width, width, 3, stride), expand]
-    return Residual(convolutions, _projection(inputs, outputs, stride))
+        super().__init__(in_channels, outputs, _pair, stages, small=True)
 
 
 def _pair(inputs: int, width: int, stride: int) -> list[nn.Conv2d]:
     return [_conv(inputs, width, 3, stride), _conv(width, width, 3)]
 
 
-def _projection(inputs: int, outputs: int, stride: int) -> nn.Module:
-    if stride == 1 and inputs == outputs:
-        return nn.Identity()
-    return nn.Sequential(_conv(inputs, outputs, 1, stride), nn.BatchNorm2d(outputs))
+def _bottleneck(inputs: int, width: int, stride: int) -> list[nn.Conv2d]:
+    reduce, expand = _conv(inputs, width, 1), _conv(width, 4 * width, 1)
+    return [reduce, _conv(width, width, 3, stride), expand]
 
 
 def _conv(inputs: int, outputs: int, kernel: int, stride: int = 1) -> nn.Conv2d:
