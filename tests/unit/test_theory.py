@@ -159,8 +159,6 @@ def test_constants_by_hand():
     assert k.B_v == pytest.approx(math.sqrt(100 + 4 + 4))
     assert k.B_alpha == 4
     assert (k.L_2, k.L_1, k.L_v) == (2, 4, 4)
-    assert theory.constants(0.5, 1, 0, L_1=1).L_v == 2
-    assert theory.constants(0.5, 1, 0, L_1=7).L_v == 7
     assert pytest.approx(math.sqrt(21)) == theory.constants(0.5, 1, 0, printed=True).L_1
 
 

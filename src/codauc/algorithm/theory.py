@@ -74,14 +74,7 @@ def step_limits(pos_ratio: float) -> StepLimits:
 
 
 @known_arguments
-def constants(
-    pos_ratio: float,
-    G_h: float,
-    L_h: float,
-    *,
-    L_1: float | None = None,
-    printed: bool = False,
-) -> Constants:
+def constants(pos_ratio: float, G_h: float, L_h: float, *, printed: bool = False) -> Constants:
     """The constants of Lemmas 1, 2 and 6, corrected; `printed=True` gives them as in the paper.
 
     They hold for every sample with |a|, |b| <= 1 and |alpha| <= D. With P = max(p, 1-p):
@@ -102,9 +95,9 @@ def constants(
     For p = 0.9, G_h = 1 and L_h = 0 the printed L_2 is 2.86 and the true one 3.6. The other
     constants hold as printed, some of them loosely.
 
-    `L_1` is the smoothness of phi(v) = max_alpha f(v, alpha), a premise of the paper. If not given
-    it is bounded by L_2 + G_alpha G_v / mu_alpha: grad phi(v) = grad_v f(v, alpha*(v)) by Danskin's
-    theorem, and alpha* is G_v/mu_alpha-Lipschitz. With `printed=True` it defaults to L_2.
+    `L_1` is the smoothness of phi(v) = max_alpha f(v, alpha), a premise of the paper. It is bounded
+    by L_2 + G_alpha G_v / mu_alpha: grad phi(v) = grad_v f(v, alpha*(v)) by Danskin's theorem, and
+    alpha* is G_v/mu_alpha-Lipschitz. With `printed=True` it is L_2. L_v is the larger of the two.
 
     >>> round(constants(0.9, G_h=1, L_h=0, printed=True).L_2, 2)
     2.86
@@ -119,13 +112,11 @@ def constants(
     G_v = 2 * P * G_h
     if printed:
         G_alpha = 2 * P
-        L_2 = math.sqrt(G_h**2 + L_h + 4 + 16 * D * (1 - p) ** 2 * (G_h**2 + 1))
+        L_1 = L_2 = math.sqrt(G_h**2 + L_h + 4 + 16 * D * (1 - p) ** 2 * (G_h**2 + 1))
     else:
         G_alpha = G_v
         L_2 = 2 * P * (G_h**2 + 1 + (3 + D) * L_h)
-    if L_1 is None:
-        L_1 = L_2 if printed else L_2 + G_alpha * G_v / mu
-    L_1 = _positive("L_1", L_1, "leave it out to have it bounded")
+        L_1 = L_2 + G_alpha * G_v / mu
     return Constants(
         mu_alpha=mu,
         L_alpha=mu,

@@ -116,14 +116,10 @@ def parsers(*, full: bool = False) -> tuple[Parser, dict[str, Parser]]:
     commands: dict[str, Parser] = dict(made.choices)
     for name in ("train", "baselines"):
         _training(commands[name], full=full, baselines=name == "baselines")
-    _using_runs(commands)
     _reproduce(commands["reproduce"])
     for each in declared(DemoSettings):
         add_setting(commands["demo"], each, each.name)
-    for name in ("evaluate", "predict", "compare", "reproduce", "demo"):
-        _add(commands[name], *_QUIET)
-        if name != "demo":
-            _add(commands[name], *_JSON)
+    _using_runs(commands)
     return top, commands
 
 
@@ -170,7 +166,7 @@ def _training(command: Parser, *, full: bool, baselines: bool) -> None:
 
 
 def _using_runs(commands: dict[str, Parser]) -> None:
-    """The options of commands that take runs."""
+    """The options of commands that take runs, and those that most commands have."""
 
     def add(names: str, option: str, help: str, *rest: Any, **how: Any) -> None:
         for name in names.split():
@@ -189,6 +185,8 @@ def _using_runs(commands: dict[str, Parser]) -> None:
     add("compare", "runs", "directories of runs", "RUN", nargs="+")
     add("compare", "--out", "the page (%(default)s)", "FILE", default=Path("comparison.html"))
     add("report", "--out", "the page (RUN/report.html)", "FILE")
+    add("evaluate predict compare reproduce demo", *_QUIET)
+    add("evaluate predict compare reproduce", *_JSON)
 
 
 def _reproduce(command: Parser) -> None:

@@ -6,34 +6,25 @@ import argparse
 import re
 import tomllib
 from collections.abc import Collection, Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 from codauc._internal.files import read_text
 from codauc._internal.setting_types import Setting, declared
-from codauc.data.data_settings import DataSettings
 from codauc.runs.settings import (
     CONFIG,
     PERIODS,
-    CommunicationSettings,
-    ModelSettings,
     Recipe,
     RecipeSettings,
     RunSettings,
-    SafetySettings,
     first_period,
 )
 
 # The tables of config.toml and the classes that declare them; "run" is what is above the tables.
-TABLES: dict[str, type] = {
-    "data": DataSettings,
-    "model": ModelSettings,
-    "recipe": Recipe,
-    "communication": CommunicationSettings,
-    "safety": SafetySettings,
-    "run": RunSettings,
-}
+_CLASSES: dict[str, Any] = {each.name: each.default_factory for each in fields(RunSettings)}
+TABLES = {name: kind for name, kind in _CLASSES.items() if isinstance(kind, type)}
+TABLES |= {"recipe": Recipe, "run": RunSettings}
 
 
 def settings_with_options() -> Iterator[tuple[str, Setting]]:

@@ -41,7 +41,8 @@ def predict(model: nn.Module, x: Any, batch_size: int = 512) -> Tensor:
     batch_size = whole("batch_size", batch_size, least=1, remedy="use for example 512")
     if not len(x):
         raise ValueError("x has 0 samples: expected at least 1; give data to predict.")
-    device = _device(model, default=x.device if isinstance(x, Tensor) else torch.device("cpu"))
+    default = x.device if isinstance(x, Tensor) else torch.device("cpu")
+    device = next((t.device for t in chain(model.parameters(), model.buffers())), default)
     devices = [device] if device.type == "cuda" else []
     # Not inference_mode: what a model caches in it could never be trained on afterwards.
     with _evaluation_mode(model), torch.random.fork_rng(devices), torch.no_grad():
@@ -79,12 +80,16 @@ def evaluate(
     >>> evaluate(torch.nn.Identity(), x[:, 0], torch.tensor([1, 1, 0, 0])).value
     0.75
     """
-    if group is None and tolerance is None:
-        return auc_interval(_scores(model, x, y, batch_size), y, level)
 
     def scores() -> Tensor:
-        return _scores(model, x, y, batch_size) if len(x) else torch.empty(0)
+        if group is not None and not len(x):
+            return torch.empty(0)
+        found = predict(model, x, batch_size)
+        # a column for one task, as the loss takes it too
+        return found.squeeze(1) if found.shape == (len(y), 1) else found
 
+    if group is None and tolerance is None:
+        return auc_interval(scores(), y, level)
     return _joint(scores, y, LocalGroup() if group is None else group, level, tolerance)
 
 
@@ -122,12 +127,6 @@ def _in_order(x: Any, batch_size: int) -> Iterator[Tensor]:
             yield x[start:stop]
         else:
             yield as_rows(x).gather(torch.arange(start, stop))
-
-
-def _scores(model: nn.Module, x: Any, y: Tensor, batch_size: int) -> Tensor:
-    scores = predict(model, x, batch_size)
-    # a column for one task, as the loss takes it too
-    return scores.squeeze(1) if scores.shape == (len(y), 1) else scores
 
 
 class _Header(NamedTuple):
@@ -222,10 +221,6 @@ def _gathered(message: Tensor, headers: list[_Header], group: Group) -> list[Sco
     rows = [row.clone().view(dtype) for row in group.gather(padded, _KIND)]
     exact = torch.float64 if dtype.is_floating_point else torch.int64
     return [row[: h.length].to(exact).numpy() for row, h in zip(rows, headers, strict=True)]
-
-
-def _device(model: nn.Module, default: torch.device) -> torch.device:
-    return next((t.device for t in chain(model.parameters(), model.buffers())), default)
 
 
 @contextmanager

@@ -18,9 +18,6 @@ def sorted_classes(scores: Any, labels: Any) -> tuple[Scores, Scores]:
     """The sorted scores of the positives and of the negatives, as int64 or float64, none changed.
 
     Either may be empty: it is a worker's part of the data.
-
-    >>> sorted_classes([3, 1, 2], [1, 1, 0])
-    (array([1, 3]), array([2]))
     """
     values, positive = checked(scores, labels, empty=True)
     refuse_columns(values)

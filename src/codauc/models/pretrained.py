@@ -54,8 +54,7 @@ def load_pretrained(
     path = Path(path)
     expected = {n: t for n, t in model.state_dict().items() if isinstance(t, Tensor)}
     found = _without_prefixes(_state_dict(_read(path), path), expected)
-    names = _last_linear(model) if head is None else _named(model, head, found, expected)
-    kept = _other_head(names, found, expected)
+    kept = _other_head(_head(model, head, found, expected), found, expected)
     body = {name: tensor for name, tensor in found.items() if name not in kept}
     wanted = {name: tensor for name, tensor in expected.items() if name not in kept}
     problems = _problems(body, wanted)
@@ -129,25 +128,24 @@ def _without_prefixes(found: Weights, expected: Weights) -> Weights:
     return found
 
 
-def _last_linear(model: nn.Module) -> list[str]:
-    linear = [name for name, part in model.named_modules() if isinstance(part, nn.Linear)]
-    if not linear:
-        return []
-    return [f"{linear[-1]}.{name}".lstrip(".") for name in ("weight", "bias")]
-
-
-def _named(model: nn.Module, head: str, found: Weights, expected: Weights) -> list[str]:
-    """The names of what the module `head` holds, in the model or in the file."""
-    if not any(name.startswith(f"{head}.") for name in expected):
-        modules = [name for name, _ in model.named_modules() if name]
-        holders = [name for name in modules if any(n.startswith(f"{name}.") for n in expected)]
+def _head(model: nn.Module, head: str | None, found: Weights, expected: Weights) -> list[str]:
+    """The names of what the module `head`, or the last linear one, holds in model and file."""
+    modules = dict(model.named_modules())
+    if head is None:
+        linear = [name for name, part in modules.items() if isinstance(part, nn.Linear)]
+        if not linear:
+            return []
+        head = linear[-1]
+    elif not any(name.startswith(f"{head}.") for name in expected):
+        holders = [m for m in modules if m and any(n.startswith(f"{m}.") for n in expected)]
         near = difflib.get_close_matches(str(head), holders, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"such as {', '.join(holders[-1:])}."
         raise ValueError(
             f"head={head!r}: expected the name of a module of {type(model).__name__} that holds "
             f"weights, of model.named_modules(); {hint}"
         )
-    return [name for name in {**expected, **found} if name.startswith(f"{head}.")]
+    prefix = f"{head}." if head else ""  # a model may be its own head
+    return [name for name in {**expected, **found} if name.startswith(prefix)]
 
 
 def _other_head(names: list[str], found: Weights, expected: Weights) -> set[str]:
