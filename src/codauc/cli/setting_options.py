@@ -12,14 +12,7 @@ from typing import Any
 
 from codauc._internal.files import read_text
 from codauc._internal.setting_types import Setting, declared
-from codauc.runs.settings import (
-    CONFIG,
-    PERIODS,
-    Recipe,
-    RecipeSettings,
-    RunSettings,
-    first_period,
-)
+from codauc.runs.settings import CONFIG, PERIODS, Recipe, RecipeSettings, RunSettings, first_period
 
 # The tables of config.toml and the classes that declare them; "run" is what is above the tables.
 _CLASSES: dict[str, Any] = {each.name: each.default_factory for each in fields(RunSettings)}
@@ -45,13 +38,13 @@ def add_setting(group: Any, each: Setting, dest: str, *, hidden: bool = False) -
     if not each.option.startswith("-"):
         group.add_argument(dest, metavar=each.option, nargs="?", **known)
         return
-    known["dest"] = dest
     if each.kind == "bool" and each.metavar is None:
-        group.add_argument(each.option, action="store_true", **known)
-        return
-    many = {"nargs": "+"} if each.kind == "tuple[int, ...]" else {}
-    read = _READERS[each.kind]
-    group.add_argument(each.option, type=read, metavar=each.metavar, **many, **known)
+        known["action"] = "store_true"
+    else:
+        known |= {"type": _READERS[each.kind], "metavar": each.metavar}
+    if each.kind == "tuple[int, ...]":
+        known["nargs"] = "+"
+    group.add_argument(each.option, dest=dest, **known)
 
 
 def settings_of(options: dict[str, Any]) -> RunSettings:

@@ -9,14 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from codauc._internal.checks import known_arguments, real
-from codauc.metrics.score_classes import (
-    Counts,
-    Scores,
-    checked,
-    edges_of,
-    refuse_columns,
-    split_classes,
-)
+from codauc.metrics.score_classes import Counts, Scores, checked, edges_of, split_classes
 
 
 class AUC(NamedTuple):
@@ -78,8 +71,7 @@ def auc_interval(scores: Any, labels: Any, level: float = 0.95) -> AUC:
     0.158
     """
     level = share(level)
-    values, positive = checked(scores, labels)
-    refuse_columns(values)
+    values, positive = checked(scores, labels, columns=False)
     return sorted_interval(*split_classes(values, positive), level)
 
 

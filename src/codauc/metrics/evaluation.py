@@ -158,10 +158,9 @@ def _joint(
     _compare(headers)
     rows = _gathered(message, headers, group)
     if tolerance is None:
-        pairs = list(zip(rows, headers, strict=True))
-        ups = np.concatenate([row[: header.positives] for row, header in pairs])
-        downs = np.concatenate([row[header.positives :] for row, header in pairs])
-        return sorted_interval(np.sort(ups), np.sort(downs), level)
+        split = [np.split(row, [h.positives]) for row, h in zip(rows, headers, strict=True)]
+        ups, downs = (np.sort(np.concatenate(every)) for every in zip(*split, strict=True))
+        return sorted_interval(ups, downs, level)
     grid = np.unique(np.concatenate(rows))
     counts = torch.from_numpy(np.stack([bin_counts(values, grid) for values in classes]))
     group.sum_(counts, _KIND)
@@ -185,10 +184,9 @@ def _part(
 
 def _type(scores: Any, message: Tensor) -> torch.dtype:
     """The type in which scores travel: their own, or a wider one where it has no name here."""
-    if isinstance(scores, np.ndarray) and scores.dtype in (np.float16, np.float32):
-        return torch.float16 if scores.dtype == np.float16 else torch.float32
-    own = scores.dtype if isinstance(scores, Tensor) else message.dtype
-    return own if own in _TYPES else message.dtype
+    types = {str(each): each for each in _TYPES}
+    own = str(getattr(scores, "dtype", "")).removeprefix("torch.")  # numpy's has the same name
+    return types.get(f"torch.{own}", message.dtype)
 
 
 def _compare(headers: list[_Header]) -> None:

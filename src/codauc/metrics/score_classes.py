@@ -19,8 +19,7 @@ def sorted_classes(scores: Any, labels: Any) -> tuple[Scores, Scores]:
 
     Either may be empty: it is a worker's part of the data.
     """
-    values, positive = checked(scores, labels, empty=True)
-    refuse_columns(values)
+    values, positive = checked(scores, labels, empty=True, columns=False)
     return _classes(_widened(values), positive)
 
 
@@ -51,8 +50,10 @@ def require_both(positives: int, negatives: int, where: str = "") -> None:
         )
 
 
-def checked(scores: Any, labels: Any, *, empty: bool = False) -> tuple[Scores, NDArray[np.bool_]]:
-    """Scores without NaN and the mask of the positives, of one shape [N] or [N, C]."""
+def checked(
+    scores: Any, labels: Any, *, empty: bool = False, columns: bool = True
+) -> tuple[Scores, NDArray[np.bool_]]:
+    """Scores without NaN and the mask of the positives, of one shape: [N], or [N, C] if allowed."""
     values, marks = _array("scores", scores), _array("labels", labels)
     if values.shape != marks.shape or values.ndim not in (1, 2):
         raise ValueError(
@@ -66,15 +67,11 @@ def checked(scores: Any, labels: Any, *, empty: bool = False) -> tuple[Scores, N
         )
     _refuse_nan("scores", values, "check the model's output, it may have diverged")
     _refuse_nan("labels", marks, "drop the samples without a label")
-    return values, _positives(marks)
-
-
-def refuse_columns(values: Scores) -> None:
-    """Raise unless the scores have shape [N]."""
-    if values.ndim != 1:
+    if values.ndim == 2 and not columns:
         raise ValueError(
             f"scores of shape {list(values.shape)}: expected [N]; call it once for each column."
         )
+    return values, _positives(marks)
 
 
 def edges_of(values: Scores, grid: Scores) -> tuple[Counts, Counts]:

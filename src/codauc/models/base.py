@@ -134,7 +134,7 @@ def check_floats(model: nn.Module, x: Tensor) -> None:
             f"x of {x.dtype}: expected floats; use x.float(), also for codes of categories, and "
             "x.float() / 255 for pixels of 8 bits."
         )
-    for weight in model.parameters():  # not next(...), which older torch does not compile
+    for weight in model.parameters():  # the first; older torch does not compile next(...)
         # Some quantised layers have no weights of floats, copies of DataParallel none at all.
         known = weight.dtype == x.dtype or not weight.is_floating_point()
         if known or _cast_by_autocast(x.device.type, x.dtype, weight.dtype):

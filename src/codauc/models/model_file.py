@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as as_bytes
-from torch import nn
+from torch import Tensor, nn
 
 from codauc._internal.archive import SUM, checksum
 from codauc._internal.checks import known_arguments
@@ -76,19 +76,7 @@ def load_model(path: str | os.PathLike[str], model: nn.Module | None = None) -> 
     ...     load_model(f"{folder}/net.safetensors").model(torch.zeros(2, 3)).shape
     torch.Size([2])
     """
-    try:
-        with safe_open(regular_file(path), framework="pt") as file:
-            about = json.loads((file.metadata() or {}).get(_KEY, "null"))
-            weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError, ValueError, RecursionError) as error:
-        reason = str(error).rstrip(".")
-        raise ValueError(f"{path} cannot be read as a saved model: {reason}.") from error
-    if not isinstance(about, dict):
-        raise ValueError(
-            f"{path} has weights alone: expected a file of save_model; use "
-            "codauc.models.load_pretrained to load weights into a model."
-        )
-    _check_whole(path, about.pop(SUM, None), checksum(json.dumps(about), weights))
+    about, weights = _read(path)
     if model is None:
         dtypes = (each.dtype for each in weights.values() if each.is_floating_point())
         dtype = next(dtypes, torch.float32)
@@ -105,25 +93,39 @@ def load_model(path: str | os.PathLike[str], model: nn.Module | None = None) -> 
     return Saved(model.eval(), encoder, _calibration(path, about.get("calibration")))
 
 
-def _check_whole(path: Any, saved: Any, found: str) -> None:
-    """Raise if a file is not as it was saved; one without a checksum may be anything."""
+def _read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """What a file says about its model, and the weights; both as they were saved."""
+    try:
+        with safe_open(regular_file(path), framework="pt") as file:
+            about = json.loads((file.metadata() or {}).get(_KEY, "null"))
+            weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError, ValueError, RecursionError) as error:
+        reason = str(error).rstrip(".")
+        raise ValueError(f"{path} cannot be read as a saved model: {reason}.") from error
+    if not isinstance(about, dict):
+        raise ValueError(
+            f"{path} has weights alone: expected a file of save_model; use "
+            "codauc.models.load_pretrained to load weights into a model."
+        )
+    saved = about.pop(SUM, None)
     if saved is None:
         raise ValueError(
             f"{path} has no checksum: expected a file that this version of save_model wrote; save "
             "the model again, or load its weights alone with codauc.models.load_pretrained."
         )
-    if saved != found:
+    if saved != checksum(json.dumps(about), weights):
         raise ValueError(
             f"{path} is damaged: its checksum does not agree with what is in it; expected the file "
             "as it was saved: copy it again, or train the model again."
         )
+    return about, weights
 
 
 def _calibration(path: Any, plain: Any) -> Calibration:
     if plain is None:
         return Calibration()
     try:
-        scale, shift = (float(number) for number in plain)
+        scale, shift = map(float, plain)
     except (TypeError, ValueError) as error:
         raise ValueError(f"{path} has a calibration that cannot be read: {error}.") from error
     if not (math.isfinite(scale) and math.isfinite(shift) and scale > 0):

@@ -54,7 +54,7 @@ def load_pretrained(
     path = Path(path)
     expected = {n: t for n, t in model.state_dict().items() if isinstance(t, Tensor)}
     found = _without_prefixes(_state_dict(_read(path), path), expected)
-    kept = _other_head(_head(model, head, found, expected), found, expected)
+    kept = _other_head(model, head, found, expected)
     body = {name: tensor for name, tensor in found.items() if name not in kept}
     wanted = {name: tensor for name, tensor in expected.items() if name not in kept}
     problems = _problems(body, wanted)
@@ -128,13 +128,13 @@ def _without_prefixes(found: Weights, expected: Weights) -> Weights:
     return found
 
 
-def _head(model: nn.Module, head: str | None, found: Weights, expected: Weights) -> list[str]:
-    """The names of what the module `head`, or the last linear one, holds in model and file."""
+def _other_head(model: nn.Module, head: str | None, found: Weights, expected: Weights) -> set[str]:
+    """The names in the module `head`, or the last linear one, if the file has another or none."""
     modules = dict(model.named_modules())
     if head is None:
         linear = [name for name, part in modules.items() if isinstance(part, nn.Linear)]
         if not linear:
-            return []
+            return set()
         head = linear[-1]
     elif not any(name.startswith(f"{head}.") for name in expected):
         holders = [m for m in modules if m and any(n.startswith(f"{m}.") for n in expected)]
@@ -145,14 +145,10 @@ def _head(model: nn.Module, head: str | None, found: Weights, expected: Weights)
             f"weights, of model.named_modules(); {hint}"
         )
     prefix = f"{head}." if head else ""  # a model may be its own head
-    return [name for name in {**expected, **found} if name.startswith(prefix)]
-
-
-def _other_head(names: list[str], found: Weights, expected: Weights) -> set[str]:
-    """The names of the head if the file has another one or none; a head goes as a whole."""
+    names = {name for name in {**expected, **found} if name.startswith(prefix)}
     held = [name for name in names if name in found and name in expected]
     same = all(found[name].shape == expected[name].shape for name in held)
-    return set() if held and same else set(names)
+    return set() if held and same else names  # a head goes as a whole
 
 
 def _problems(found: Weights, expected: Weights) -> list[str]:

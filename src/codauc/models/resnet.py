@@ -47,20 +47,15 @@ class PadChannels(nn.Module):
         return pad(kept, (0, 0, 0, 0, 0, self.outputs - x.shape[1]))
 
 
-Convolutions: TypeAlias = Callable[[int, int, int], list[nn.Conv2d]]  # inputs, width, stride
+Block: TypeAlias = Callable[[int, int, int], list[nn.Conv2d]]  # of inputs, width and stride
+Stages: TypeAlias = Sequence[tuple[int, int]]  # the width and the number of blocks of each
 
 
 class _ResNet(Model):
     """A stem, stages of blocks (all but the first halve the sides), the mean, a linear layer."""
 
     def __init__(
-        self,
-        in_channels: int,
-        outputs: int,
-        block: Convolutions,
-        stages: Sequence[tuple[int, int]],
-        *,
-        small: bool = False,
+        self, in_channels: int, outputs: int, block: Block, stages: Stages, *, small: bool = False
     ) -> None:
         in_channels, outputs = checked_channels(in_channels), checked_outputs(outputs)
         super().__init__(outputs=outputs, in_channels=in_channels)
@@ -75,13 +70,7 @@ class _ResNet(Model):
                 stride = 2 if index > 1 and place == 0 else 1
                 convolutions = block(channels, width, stride)
                 outer = convolutions[-1].out_channels
-                if stride == 1 and channels == outer:
-                    shortcut: nn.Module = nn.Identity()
-                elif small:
-                    shortcut = PadChannels(outer, stride)
-                else:
-                    projection = _conv(channels, outer, 1, stride)
-                    shortcut = nn.Sequential(projection, nn.BatchNorm2d(outer))
+                shortcut = _shortcut(channels, outer, stride, padded=small)
                 stage.append(Residual(convolutions, shortcut))
                 channels = outer
             self.add_module(f"layer{index}", stage)
@@ -110,8 +99,7 @@ class ResNet18(_ResNet, name="resnet18"):
 
     @known_arguments
     def __init__(self, outputs: int = 1, in_channels: int = 3) -> None:
-        stages = [(64, 2), (128, 2), (256, 2), (512, 2)]
-        super().__init__(in_channels, outputs, _pair, stages)
+        super().__init__(in_channels, outputs, _pair, [(64, 2), (128, 2), (256, 2), (512, 2)])
 
 
 class ResNet50(_ResNet, name="resnet50"):
@@ -126,8 +114,7 @@ class ResNet50(_ResNet, name="resnet50"):
 
     @known_arguments
     def __init__(self, outputs: int = 1, in_channels: int = 3) -> None:
-        stages = [(64, 3), (128, 4), (256, 6), (512, 3)]
-        super().__init__(in_channels, outputs, _bottleneck, stages)
+        super().__init__(in_channels, outputs, _bottleneck, [(64, 3), (128, 4), (256, 6), (512, 3)])
 
 
 class ResNet20(_ResNet, name="resnet20"):
@@ -143,8 +130,7 @@ class ResNet20(_ResNet, name="resnet20"):
 
     @known_arguments
     def __init__(self, outputs: int = 1, in_channels: int = 3) -> None:
-        stages = [(16, 3), (32, 3), (64, 3)]
-        super().__init__(in_channels, outputs, _pair, stages, small=True)
+        super().__init__(in_channels, outputs, _pair, [(16, 3), (32, 3), (64, 3)], small=True)
 
 
 def _pair(inputs: int, width: int, stride: int) -> list[nn.Conv2d]:
@@ -154,6 +140,14 @@ def _pair(inputs: int, width: int, stride: int) -> list[nn.Conv2d]:
 def _bottleneck(inputs: int, width: int, stride: int) -> list[nn.Conv2d]:
     reduce, expand = _conv(inputs, width, 1), _conv(width, 4 * width, 1)
     return [reduce, _conv(width, width, 3, stride), expand]
+
+
+def _shortcut(inputs: int, outputs: int, stride: int, *, padded: bool) -> nn.Module:
+    if stride == 1 and inputs == outputs:
+        return nn.Identity()
+    if padded:
+        return PadChannels(outputs, stride)
+    return nn.Sequential(_conv(inputs, outputs, 1, stride), nn.BatchNorm2d(outputs))
 
 
 def _conv(inputs: int, outputs: int, kernel: int, stride: int = 1) -> nn.Conv2d:

@@ -207,10 +207,8 @@ def range_edges(values: Tensor, pieces: int) -> Tensor:
     distinct, counts = torch.unique(values, return_counts=True)
     if len(distinct) > pieces + 1:
         frequent = counts * pieces > len(values)
-        atoms, rest = (
-            distinct[frequent][: pieces - 1],
-            values[~torch.isin(values, distinct[frequent])],
-        )
+        atoms = distinct[frequent][: pieces - 1]
+        rest = values[~torch.isin(values, distinct[frequent])]
         levels = torch.linspace(0, 1, pieces + 1 - len(atoms), dtype=values.dtype)
         quantiles = torch.quantile(rest, levels, interpolation="nearest")
         distinct = torch.unique(torch.cat([atoms, quantiles]))
