@@ -14,8 +14,7 @@ from torch import nn
 
 from codauc.cli.main import main
 from codauc.cli.options import parsers
-from codauc.cli.setting_options import settings_with_options
-from codauc.cli.wording import in_options
+from codauc.cli.setting_options import in_options, settings_with_options
 from codauc.metrics.auc_values import auc
 from codauc.models.model_file import load_model, save_model
 from codauc.runs.directory import RunFolder

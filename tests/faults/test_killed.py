@@ -63,7 +63,7 @@ def test_asked_to_leave_and_killed_again_and_again_it_ends_the_same(table, whole
         code, said, error = end(process)
         assert (code, error) == (0, ""), to
         assert time.monotonic() - began < 60  # not the timeout of a round, at least 100 s
-        assert "Go on with: codauc train --resume" in said
+        assert "Resume with: codauc train --resume" in said
         wait_for(lambda f=family: not any(map(alive, f)), 30)
     process, step = start(tmp_path, table, *OPTIONS), newest(tmp_path)
     wait_for(lambda: half_written(tmp_path) and newest(tmp_path) > step, pause=0.0005)

@@ -120,6 +120,7 @@ def test_convnet_tells_two_textures_apart():
         (lambda: ConvNet(widths=None), r"widths=None: expected a sequence .* such as \[16, 32\]"),
         (lambda: ConvNet(widths=np.array([4.0])), "width=.*4.0.*: expected an integer"),
         (lambda: MLP(0), "inputs=0: expected an integer >= 1"),
+        (lambda: MLP(10**6, [10**6]), r"of 1000001000000 weights: expected at most 2147483648"),
         (lambda: MLP(3, outputs=1.5), "outputs=1.5: expected an integer"),
         (lambda: MLP(3, widths=(2.5,)), "width=2.5: expected an integer"),
     ],

@@ -13,7 +13,7 @@ from codauc.metrics.auc_difference import paired_auc_difference
 from codauc.metrics.auc_values import auc
 from codauc.metrics.calibration import Calibration, average_precision, calibrate
 from codauc.models import TabularNet
-from codauc.models.piecewise import Pieces, edges_of
+from codauc.models.tabular import Pieces, range_edges
 from codauc.runs.settings import CommunicationSettings, Recipe, RecipeSettings, RunSettings
 from codauc.training.model_choice import ModelChoice
 from codauc.training.recipe import Facts, factor_of, plan, resolve
@@ -144,7 +144,7 @@ def test_steady_goes_on_to_a_model_within_one_standard_error(within):
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=60), st.integers(1, 9))
 def test_edges_ascend_and_span_the_values(values, pieces):
-    edges = edges_of(torch.tensor(values, dtype=torch.float64), pieces)
+    edges = range_edges(torch.tensor(values, dtype=torch.float64), pieces)
     assert len(edges) == pieces + 1
     assert bool((edges.diff() >= 0).all())
     assert edges[-1].item() <= max(values)
@@ -154,7 +154,7 @@ def test_edges_ascend_and_span_the_values(values, pieces):
 def test_pieces_tell_frequent_values_from_the_rest():
     """90% zeros: the other values still get all ranges but one."""
     values = torch.cat([torch.zeros(900), torch.arange(1, 101).float()])
-    edges = edges_of(values, 8)
+    edges = range_edges(values, 8)
     assert edges[0] == 0
     assert len(torch.unique(edges)) == 9
 

@@ -57,9 +57,7 @@ def dsg(
         for k in workers:
             x, y = next(batches[k])
             g, now = gradient(score, points[k], x, y, p), points[k]
-            w, a, b = (
-                proximal_step(now[i], g[i], start[i], eta, gamma) for i in range(3)
-            )  # v = (w, a, b)
+            w, a, b = (proximal_step(now[i], g[i], start[i], eta, gamma) for i in range(3))  # v
             points[k] = Point(w, a, b, now.alpha + eta * g.alpha)
         if t % stage.sync_every == 0:
             points = [mean(points) for _ in workers]
@@ -83,12 +81,7 @@ def dual_estimate(score: Score, w: Tensor, batches: list[Batches], samples: int)
 
 
 def coda(
-    score: Score,
-    start: Point,
-    batches: list[Batches],
-    stages: list[Stage],
-    gamma: float,
-    p: float,
+    score: Score, start: Point, batches: list[Batches], stages: list[Stage], gamma: float, p: float
 ) -> Point:
     """Algorithm 1: stages of DSG, each followed by a new estimate of alpha."""
     point = start

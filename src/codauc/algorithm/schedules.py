@@ -159,7 +159,7 @@ def np_ppd_sg(
 def one_shot(
     lr: float, steps: int, stages: int, *, factor: float = 3, **further: Unpack[StageOptions]
 ) -> list[Stage]:
-    """One-shot averaging: `geometric` with I = T_s, one round a stage.
+    """One-shot averaging: `geometric` with I = T_s, one round per stage.
 
     >>> [stage.rounds for stage in one_shot(0.1, 10, 2)]
     [1, 1]

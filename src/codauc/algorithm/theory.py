@@ -30,7 +30,7 @@ class Complexity(NamedTuple):
 
 @dataclass(frozen=True)
 class Constants:
-    """The constants of Lemmas 1 and 2; `sigma_v` and `sigma_alpha` are roots of variances."""
+    """The constants of Lemmas 1, 2 and 6; see `constants`."""
 
     mu_alpha: float
     L_alpha: float
@@ -38,18 +38,14 @@ class Constants:
     G_v: float
     B_v: float
     B_alpha: float
-    sigma_v: float
-    sigma_alpha: float
     L_1: float
     L_2: float
     L_v: float
-    B: float
-    H: float
 
 
 @dataclass(frozen=True)
 class Theorem1:
-    """The settings of Theorem 1, one entry a stage in `lr`, `steps`, `sync_every`, `dual_samples`.
+    """Settings of Theorem 1, one entry per stage in `lr`, `steps`, `sync_every`, `dual_samples`.
 
     `lr_limit` is Lemma 2's largest step size for the same L, G_h and p: the theorem speaks only
     where `lr[0] <= lr_limit`.
@@ -78,32 +74,13 @@ def step_limits(pos_ratio: float) -> StepLimits:
 
 
 @known_arguments
-def dual_bound(pos_ratio: float) -> float:
-    """Lemma 7: |alpha| <= D = max(p, 1-p) / (p (1-p)) while the step size is below `refuse`.
-
-    >>> dual_bound(0.5)
-    2.0
-    """
-    p = _ratio(pos_ratio)
-    return max(p, 1 - p) / (p * (1 - p))
-
-
-@known_arguments
-def constants(
-    pos_ratio: float,
-    G_h: float,
-    L_h: float,
-    *,
-    L_1: float | None = None,
-    printed: bool = False,
-) -> Constants:
-    """The constants of Lemmas 1 and 2, corrected; `printed=True` gives them as the paper has them.
+def constants(pos_ratio: float, G_h: float, L_h: float, *, printed: bool = False) -> Constants:
+    """The constants of Lemmas 1, 2 and 6, corrected; `printed=True` gives them as in the paper.
 
     They hold for every sample with |a|, |b| <= 1 and |alpha| <= D. With P = max(p, 1-p):
 
         mu_alpha = L_alpha = 2p(1-p)       G_v = 2P G_h       B_alpha = 2 + 4P
-        B_v^2 = (6 + 2D)^2 G_h^2 + 16(1-p)^2 + 16p^2          sigma = 2B  (each)
-        H = 6 G_v^2/mu_alpha + 6 L_v + 6 G_alpha^2/L_v + 6 L_alpha^2/mu_alpha
+        B_v^2 = (6 + 2D)^2 G_h^2 + 16(1-p)^2 + 16p^2
 
     Two printed constants are not bounds:
 
@@ -118,104 +95,50 @@ def constants(
     For p = 0.9, G_h = 1 and L_h = 0 the printed L_2 is 2.86 and the true one 3.6. The other
     constants hold as printed, some of them loosely.
 
-    `L_1` is the smoothness of phi(v) = max_alpha f(v, alpha), a premise of the paper. If not given
-    it is bounded by L_2 + G_alpha G_v / mu_alpha: grad phi(v) = grad_v f(v, alpha*(v)) by Danskin's
-    theorem, and alpha* is G_v/mu_alpha-Lipschitz. With `printed=True` it defaults to L_2.
+    `L_1` is the smoothness of phi(v) = max_alpha f(v, alpha), a premise of the paper. It is bounded
+    by L_2 + G_alpha G_v / mu_alpha: grad phi(v) = grad_v f(v, alpha*(v)) by Danskin's theorem, and
+    alpha* is G_v/mu_alpha-Lipschitz. With `printed=True` it is L_2. L_v is the larger of the two.
 
     >>> round(constants(0.9, G_h=1, L_h=0, printed=True).L_2, 2)
     2.86
     >>> round(constants(0.9, G_h=1, L_h=0).L_2, 2)
     3.6
     """
-    p, D = _ratio(pos_ratio), dual_bound(pos_ratio)
+    p = _ratio(pos_ratio)
     G_h = _positive("G_h", G_h, "give a bound on the norm of the gradient of the score")
     L_h = real("L_h", L_h, least=0, remedy="give 0 for a linear score")
     P, mu = max(p, 1 - p), 2 * p * (1 - p)
+    D = 2 * P / mu
     G_v = 2 * P * G_h
     if printed:
         G_alpha = 2 * P
-        L_2 = math.sqrt(G_h**2 + L_h + 4 + 16 * D * (1 - p) ** 2 * (G_h**2 + 1))
+        L_1 = L_2 = math.sqrt(G_h**2 + L_h + 4 + 16 * D * (1 - p) ** 2 * (G_h**2 + 1))
     else:
         G_alpha = G_v
         L_2 = 2 * P * (G_h**2 + 1 + (3 + D) * L_h)
-    if L_1 is None:
-        L_1 = L_2 if printed else L_2 + G_alpha * G_v / mu
-    L_1 = _positive("L_1", L_1, "leave it out to have it bounded")
-    L_v = max(L_1, L_2)
-    B_v = math.sqrt((6 + 2 * D) ** 2 * G_h**2 + 16 * (1 - p) ** 2 + 16 * p**2)
-    B_alpha = 2 + 4 * P
+        L_1 = L_2 + G_alpha * G_v / mu
     return Constants(
         mu_alpha=mu,
         L_alpha=mu,
         G_alpha=G_alpha,
         G_v=G_v,
-        B_v=B_v,
-        B_alpha=B_alpha,
-        sigma_v=2 * B_v,
-        sigma_alpha=2 * B_alpha,
+        B_v=math.sqrt((6 + 2 * D) ** 2 * G_h**2 + 16 * (1 - p) ** 2 + 16 * p**2),
+        B_alpha=2 + 4 * P,
         L_1=L_1,
         L_2=L_2,
-        L_v=L_v,
-        B=max(B_v, B_alpha),
-        H=6 * (G_v**2 / mu + L_v + G_alpha**2 / L_v + mu),
+        L_v=max(L_1, L_2),
     )
 
 
 @known_arguments
-def step_limit_lemma2(constants: Constants, pos_ratio: float) -> float:
-    """The largest step size for which Lemma 2 bounds one stage.
-
-    The least of 1/(L_v + 3 G_alpha^2/mu_alpha), 1/(L_alpha + 3 G_v^2/L_v), 3/(2 mu_alpha) and the
-    two `step_limits`.
-
-    >>> round(step_limit_lemma2(constants(0.5, G_h=1, L_h=0), 0.5), 3)
-    0.1
-    """
-    return _lemma2(constants.L_v, constants.G_alpha, constants.G_v, pos_ratio)
-
-
-def _lemma2(L_v: float, G_alpha: float, G_v: float, pos_ratio: float) -> float:
-    mu = L_alpha = 2 * pos_ratio * (1 - pos_ratio)
-    return min(
-        1 / (L_v + 3 * G_alpha**2 / mu),
-        1 / (L_alpha + 3 * G_v**2 / L_v),
-        3 / (2 * mu),
-        *step_limits(pos_ratio),
-    )
-
-
-@known_arguments
-def drift_bound(lr: float, sync_every: int, B: float) -> float:
-    """Lemma 6: between two rounds no worker is further than 2 eta I B from the workers' average.
-
-    `B` is `Constants.B_v` for v and `Constants.B_alpha` for alpha. With I = 1 the drift is 0.
-
-    >>> drift_bound(lr=0.1, sync_every=10, B=2.0)
-    4.0
-    """
-    lr = _positive("lr", lr, "give the step size of the stage")
-    B = real("B", B, least=0, remedy="give a bound on the norm of the gradient")
-    I = whole("sync_every", sync_every, least=1, remedy="use 1 to average after every step")  # noqa: E741
-    return 0.0 if I == 1 else 2 * lr * I * B
-
-
-@known_arguments
-def dual_samples(
-    lr_next: float,
-    steps_next: float,
-    pos_ratio: float,
-    workers: int,
-    *,
-    sigma_alpha: float | None = None,
-) -> int:
+def dual_samples(lr_next: float, steps_next: float, pos_ratio: float, workers: int) -> int:
     """Theorem 1's number of samples a worker draws to estimate alpha, rounded up, at least 1.
 
         m_s = max( (1+C) / (eta_{s+1}^2 T_{s+1} p^2 (1-p)^2),  log K / log(1/P) )
         P = max(p, 1-p),   C = 3 P^(1/ln(1/P)) / (2 ln(1/P)) = 3 / (2 e ln(1/P))
 
     `lr_next` and `steps_next` are eta_{s+1} and T_{s+1}. The appendix divides the first term by
-    sigma_alpha^2 as well: give `sigma_alpha` for that variant. As the paper's sigma_alpha is at
-    least 8, the theorem's own m_s is the larger and the safer one.
+    sigma_alpha^2 as well. As the paper's sigma_alpha is at least 8, this m_s is the larger one.
 
     >>> dual_samples(lr_next=0.1, steps_next=1000, pos_ratio=0.5, workers=4)
     3
@@ -224,41 +147,10 @@ def dual_samples(
     eta = _positive("lr_next", lr_next, "give the step size of the next stage")
     T = _positive("steps_next", steps_next, "give the number of steps of the next stage")
     K = _workers(workers)
-    sigma = 1.0
-    if sigma_alpha is not None:
-        sigma = _positive("sigma_alpha", sigma_alpha, "leave it out for the theorem's own number")
     log_inverse = -math.log1p(-min(p, 1 - p))
     C = 3 / (2 * math.e * log_inverse)
-    accuracy = (1 + C) / (eta**2 * T * sigma**2 * p**2 * (1 - p) ** 2)
+    accuracy = (1 + C) / (eta**2 * T * p**2 * (1 - p) ** 2)
     return max(1, round_up(accuracy), round_up(math.log(K) / log_inverse))
-
-
-@known_arguments
-def dual_error_bound(samples: int, pos_ratio: float, workers: int) -> float:
-    """A bound on E[(alpha_hat - alpha*)^2] when each worker's m samples have both classes.
-
-    alpha_hat is the mean over K workers of (mean h of negatives - mean h of positives), where each
-    worker draws its m iid samples again until both classes are there; alpha* is its expectation.
-    Given the labels a worker's estimate is unbiased, with variance at most (1/N_- + 1/N_+)/4 as h
-    is in [0, 1]. For N ~ Binomial(m, q), E[1/(N+1)] <= 1/((m+1)q) and E[1/((N+1)(N+2))] <=
-    1/((m+1)(m+2)q^2); and 1/N <= 1/(N+1) + min(1/(N+1), 3/((N+1)(N+2))) where N >= 1. So
-
-        E[1/N | both] <= (1 + min(1, 3/((m+2) q))) / ((m+1) q Pr(both)),  and 1/N <= 1,
-
-    with Pr(both) = 1 - p^m - (1-p)^m. The bound is the sum over q = p and q = 1-p, divided by 4K.
-    It is never above the paper's 2(1+C)/(K m p (1-p)), which counts draws that lack a class.
-
-    >>> round(dual_error_bound(100, pos_ratio=0.5, workers=4), 5)
-    0.00262
-    """
-    p, K = _ratio(pos_ratio), _workers(workers)
-    m = whole("samples", samples, least=2, remedy="one sample cannot have both classes")
-    both = -math.expm1(m * math.log1p(-p)) - p**m
-
-    def inverse_count(q: float) -> float:
-        return min(1.0, (1 + min(1.0, 3 / ((m + 2) * q))) / ((m + 1) * q * both))
-
-    return (inverse_count(p) + inverse_count(1 - p)) / (4 * K)
 
 
 @known_arguments
@@ -289,58 +181,25 @@ def theorem1(
     p, c = _ratio(pos_ratio), _rate(mu, L)
     if S * c > 100:
         raise ValueError(
-            f"stages={S}: expected at most {100 / c:.0f}, as T_s grows by exp(c) a stage."
+            f"stages={S}: expected at most {100 / c:.0f}, as T_s grows by exp(c) per stage."
         )
     lr = [eta0 * K * math.exp(-s * c) for s in range(S + 1)]
     steps = [max(8, 8 * G_h**2) / (L * eta0 * K) * math.exp(s * c) for s in range(S + 1)]
-    G_v = 2 * max(p, 1 - p) * G_h
+    G_v, mu_alpha = 2 * max(p, 1 - p) * G_h, 2 * p * (1 - p)
     return Theorem1(
         c=c,
         gamma=1 / (2 * L),
-        lr_limit=_lemma2(L, G_v, G_v, p),
+        lr_limit=min(
+            1 / (L + 3 * G_v**2 / mu_alpha),
+            1 / (mu_alpha + 3 * G_v**2 / L),
+            3 / (2 * mu_alpha),
+            *step_limits(p),
+        ),
         lr=tuple(lr[:S]),
         steps=tuple(max(1, round_up(T)) for T in steps[:S]),
         sync_every=tuple(max(1, round_up(1 / math.sqrt(K * eta))) for eta in lr[:S]),
         dual_samples=tuple(dual_samples(lr[s], steps[s], p, K) for s in range(1, S + 1)),
     )
-
-
-@known_arguments
-def stages_needed(
-    epsilon: float, delta0: float, lr0: float, *, mu: float, constants: Constants
-) -> int:
-    """Theorem 1's number of stages: the smallest S that brings E[phi(v_S) - phi*] below epsilon.
-
-        S >= (1/c) max( log(2 Delta_0/epsilon),  log S + log A )
-        A = (2 eta_0/epsilon) (6 H B^2 + 12 (sigma_v^2 + sigma_alpha^2)) / 5
-
-    `delta0` bounds phi(v_0) - phi*, `lr0` is eta_0. S stands on both sides. With S_1 the least S
-    for the first term: cS - log S - log A is convex in S, so if it is negative at S_1 it changes
-    sign once above S_1, and that place is found by bisection.
-
-    >>> stages_needed(0.1, 1.0, 1e-4, mu=0.5, constants=constants(0.5, G_h=1, L_h=0))
-    345
-    """
-    epsilon = _positive("epsilon", epsilon, "give the gap phi(v_S) - phi* to reach")
-    delta0 = _positive("delta0", delta0, "give a bound on phi(v_0) - phi*")
-    eta0 = _positive("lr0", lr0, "give eta_0 of Theorem 1")
-    k, c = constants, _rate(mu, constants.L_v)
-    noise = (6 * k.H * k.B**2 + 12 * (k.sigma_v**2 + k.sigma_alpha**2)) / 5
-    log_A = math.log(2 * eta0 / epsilon * noise)
-
-    def enough(S: int) -> bool:
-        return c * S >= math.log(S) + log_A
-
-    low = max(1, math.ceil(math.log(2 * delta0 / epsilon) / c))
-    if enough(low):
-        return low
-    high = 2 * low
-    while not enough(high):
-        low, high = high, 2 * high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if enough(middle) else (middle, high)
-    return high
 
 
 @known_arguments

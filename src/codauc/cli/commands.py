@@ -6,8 +6,6 @@ import csv
 import json
 import os
 import sys
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,13 +18,14 @@ from codauc._internal.files import whole_file
 from codauc._internal.imports import imported_class, importing_from_here, is_import_path
 from codauc._internal.terminal import printable, printable_lines
 from codauc._internal.text_table import table
-from codauc.cli.setting_options import not_imported, settings_of
+from codauc.cli.setting_options import settings_of
 from codauc.report.comparison import comparison_page, comparison_rows
 from codauc.report.run_page import FEW_POSITIVES, page
 from codauc.runs.directory import MODEL, PROFILE, REPORT, SUMMARY, RunFolder
-from codauc.runs.settings import CONFIG, ImportPathError, RunSettings
+from codauc.runs.settings import CONFIG, RunSettings
 
 Options = dict[str, Any]
+_SUFFIXES = (".parquet", ".csv", ".npy")  # of files of scores
 
 
 def train(options: Options) -> int:
@@ -34,7 +33,7 @@ def train(options: Options) -> int:
     from codauc.training.run import train as run
 
     settings = settings_of(options)
-    with _importing(settings, *options["callback"]):
+    with importing_from_here([settings.model.name, *options["callback"]]):
         summary = run(
             settings,
             options["out"],
@@ -45,7 +44,7 @@ def train(options: Options) -> int:
             profile=options["profile"],
             callbacks=[_callback(path) for path in options["callback"]],
         )
-    if not summary:  # under torchrun: another worker tells
+    if not summary:  # under torchrun: another worker prints
         return 0
     if options["json"]:
         say_json(summary)
@@ -54,7 +53,7 @@ def train(options: Options) -> int:
     else:
         folder = RunFolder(summary["run"])
         profile = _profile(folder) if options["profile"] else []
-        say("\n".join([*profile, *_told(summary), f"Report: {folder / REPORT}"]))
+        say("\n".join([*profile, *_result(summary), f"Report: {folder / REPORT}"]))
     if summary.get("stopped"):
         return 0 if summary["saved"] else 1
     return 130 if summary.get("interrupted") else 0
@@ -78,7 +77,7 @@ def _stopped(summary: dict[str, Any]) -> str:
         return "Asked to leave before the training began; nothing is lost."
     how = "saved" if summary["saved"] else "NOT SAVED, so the last checkpoint is what is left,"
     return (
-        f"Asked to leave: {how} at step {summary['steps']}. Go on with: codauc train --resume "
+        f"Asked to leave: {how} at step {summary['steps']}. Resume with: codauc train --resume "
         f"--out {summary['run']}"
     )
 
@@ -96,11 +95,6 @@ def say_json(value: Any) -> None:
     say(json.dumps(value).replace("\x7f", "\\u007f"))
 
 
-def _importing(settings: RunSettings, *names: str) -> AbstractContextManager[None]:
-    """Find networks and callbacks in the current directory; only what may be imported is here."""
-    return importing_from_here([settings.model.name, *names])
-
-
 def _callback(path: str) -> Any:
     from codauc.training.callbacks import Callback
 
@@ -112,7 +106,7 @@ def _callback(path: str) -> Any:
         ) from error
 
 
-def _told(summary: dict[str, Any]) -> list[str]:
+def _result(summary: dict[str, Any]) -> list[str]:
     lines = [printable(f"Note: {note}") for note in summary["notes"]]
     if 0 < summary["test_positives"] < FEW_POSITIVES:
         lines.append(f"Note: only {summary['test_positives']} test positives: a wide interval.")
@@ -124,7 +118,9 @@ def _told(summary: dict[str, Any]) -> list[str]:
         return [*lines, f"No test {'AUC' if summary['test_samples'] else 'set'}; {text}."]
     cost = f"{summary['steps']} steps, {summary['seconds']:.0f} s"
     if len(summary["workers"]) > 1:
-        cost += f", {summary['rounds']} rounds, {summary['bytes_per_worker'] / 1e6:.1f} MB a worker"
+        cost += (
+            f", {summary['rounds']} rounds, {summary['bytes_per_worker'] / 1e6:.1f} MB per worker"
+        )
     return [
         *lines,
         f"Test AUC {summary['test_auc']:.4f} (95% interval {summary['auc_low']:.4f} to "
@@ -169,9 +165,8 @@ def evaluate(options: Options) -> int:
 def predict(options: Options) -> int:
     """Write every row's score and probability."""
     out: Path = options["out"]
-    write = _WRITERS.get(out.suffix)
-    if write is None:
-        raise ValueError(f"--out {out}: expected a name that ends in {listed(_WRITERS)}.")
+    if out.suffix not in _SUFFIXES:
+        raise ValueError(f"--out {out}: expected a name that ends in {listed(_SUFFIXES)}.")
     _check_free(out, options)
     rows, scores, labels = _scored(options)
     columns: dict[str, NDArray[Any]] = {
@@ -182,7 +177,7 @@ def predict(options: Options) -> int:
     if labels is not None:
         columns["label"] = labels
     with whole_file(out, "the scores") as partial:
-        write(partial, columns)
+        _write_scores(partial, out.suffix, columns)
     if options["json"]:
         say_json({"out": str(out), "rows": len(rows)})
     elif not options["quiet"]:
@@ -202,11 +197,11 @@ def _scored(options: Options) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any] 
     from codauc.workers.group import LocalGroup
 
     settings, saved = _loaded(options)
-    data = replace(settings.data, source=options["source"], own=False, test=None)
-    target = options["target"]
-    if target is None and settings.data.images is not None:
-        target = settings.data.target
-    data = replace(data, target=target, drop=options["drop"] or ())
+    before, target = settings.data, options["target"]
+    if target is None and before.images is not None:
+        target = before.target
+    changes = {"source": options["source"], "target": target, "drop": options["drop"] or ()}
+    data = replace(before, **changes, own=False, test=None)
     part = open_whole(data, LocalGroup(), saved.encoder)
     scores = saved.calibration.log_odds(scores_of(saved.model, part))
     names = None if saved.encoder is None else saved.encoder.names
@@ -222,66 +217,51 @@ def _loaded(options: Options) -> tuple[RunSettings, Any]:
     from codauc.models.model_file import load_model
 
     folder, given = RunFolder(options["run"]), options["model"]
-    settings = _run_settings(folder, trust=options["trust_config"] or given is not None)
+    trust = options["trust_config"] or given is not None
+    settings = RunSettings.from_dict(folder.config(), str(folder / CONFIG), trust=trust)
     if not (folder / MODEL).exists():
         raise ValueError(f"{folder.path} has no {MODEL}: it ended before its first evaluation.")
     name = settings.model.name
     if not is_import_path(name):
         return settings, load_model(folder / MODEL)
     if given not in (name, None):
-        raise ValueError(f"--model {given}: {folder.path} was trained with {name}; say that.")
-    with _importing(settings):
+        raise ValueError(f"--model {given}: {folder.path} was trained with {name}; name that.")
+    with importing_from_here([name]):
         return settings, load_model(folder / MODEL, build(name, **settings.model.arguments))
 
 
-def _run_settings(folder: RunFolder, *, trust: bool) -> RunSettings:
-    """The settings of a run, which may come from anybody."""
-    try:
-        return RunSettings.from_dict(folder.config(), str(folder / CONFIG), trust=trust)
-    except ImportPathError as error:
-        raise ValueError(not_imported(folder / CONFIG, error.name)) from error
+def _write_scores(path: Path, suffix: str, columns: dict[str, NDArray[Any]]) -> None:
+    if suffix == ".parquet":
+        from codauc.data.tables.columnar_files import arrow
 
-
-def _parquet(path: Path, columns: dict[str, NDArray[Any]]) -> None:
-    from codauc.data.tables.columnar_files import arrow
-
-    arrow("pyarrow.parquet").write_table(arrow().table(columns), path)
-
-
-def _csv(path: Path, columns: dict[str, NDArray[Any]]) -> None:
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(columns)
-        writer.writerows(zip(*(column.tolist() for column in columns.values()), strict=True))
-
-
-def _npy(path: Path, columns: dict[str, NDArray[Any]]) -> None:
-    with path.open("wb") as file:
-        np.save(file, columns["score"])
-
-
-_WRITERS: dict[str, Callable[[Path, dict[str, NDArray[Any]]], None]] = {
-    ".parquet": _parquet,
-    ".csv": _csv,
-    ".npy": _npy,
-}
+        arrow("pyarrow.parquet").write_table(arrow().table(columns), path)
+    elif suffix == ".csv":
+        with path.open("w", encoding="utf-8", newline="") as text:
+            writer = csv.writer(text)
+            writer.writerow(columns)
+            writer.writerows(zip(*(column.tolist() for column in columns.values()), strict=True))
+    else:
+        with path.open("wb") as file:
+            np.save(file, columns["score"])
 
 
 def compare(options: Options) -> int:
     """Print the table of several runs and write their page."""
     runs = [RunFolder(path) for path in options["runs"]]
-    header, rows = comparison_rows(runs)
     text = comparison_page(runs)
-    out: Path = options["out"]
-    with whole_file(out, "the page") as partial:
+    with whole_file(options["out"], "the page") as partial:
         partial.write_text(text, encoding="utf-8")
+    _say_compared(runs, options["out"], options)
+    return 0
+
+
+def _say_compared(runs: list[RunFolder], page: Path, options: Options) -> None:
     if options["json"]:
         say_json([run.summary() for run in runs])
     else:
-        say(table(header, rows))
+        say(table(*comparison_rows(runs)))
         if not options["quiet"]:
-            say(f"Picture: {out}")
-    return 0
+            say(f"Picture: {page}")
 
 
 def report(options: Options) -> int:
@@ -318,28 +298,21 @@ def baselines(options: Options) -> int:
     settings = settings_of(options)
     name = Path(settings.data.source).name.split(".")[0]
     out = options["out"] or new_directory(f"{name}-baselines")
-    quiet = options["quiet"] or options["json"]
-    with _importing(settings):
+    with importing_from_here([settings.model.name]):
         folders = run_baselines(
             settings,
             Path(out),
             resume=options["resume"],
             overwrite=options["overwrite"],
-            quiet=quiet,
+            quiet=options["quiet"] or options["json"],
         )
     runs = [RunFolder(folder) for folder in folders]
     if not (runs[-1] / SUMMARY).exists():
-        say(f"Asked to leave: saved. Go on with the same command, --out {out} and --resume.")
+        say(f"Asked to leave: saved. Resume with the same command, --out {out} and --resume.")
         return 0
     cut = not runs[-1].finished
     runs = runs[:-1] if cut and len(runs) > 1 else runs
-    if options["json"]:
-        say_json([run.summary() for run in runs])
-    else:
-        say(table(*comparison_rows(runs)))
-    target = RunFolder(out).write("comparison.html", comparison_page(runs))
-    if not quiet:
-        say(f"Picture: {target}")
+    _say_compared(runs, RunFolder(out).write("comparison.html", comparison_page(runs)), options)
     return 130 if cut else 0
 
 
@@ -363,16 +336,3 @@ def demo(options: Options) -> int:
         options["sync_every"] = tuple(options["sync_every"])
     run(DemoSettings(**options), quiet=quiet)
     return 0
-
-
-COMMANDS: dict[str, Callable[[Options], int]] = {
-    "train": train,
-    "evaluate": evaluate,
-    "predict": predict,
-    "compare": compare,
-    "report": report,
-    "export": export,
-    "baselines": baselines,
-    "reproduce": reproduce,
-    "demo": demo,
-}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 import warnings
 from collections.abc import Sequence
@@ -10,8 +11,8 @@ from typing import Any
 
 from codauc._internal.terminal import message_lines
 from codauc.cli.options import Parser, parsers
-from codauc.cli.wording import in_options
-from codauc.runs.settings import ConfigError
+from codauc.cli.setting_options import in_options
+from codauc.runs.settings import ConfigError, ImportPathError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -30,9 +31,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     warnings.showwarning = _show_warning
     try:
-        from codauc.cli.commands import COMMANDS  # torch: not for help, nor for a wrong option
+        from codauc.cli import commands as functions  # torch: not for help, nor a wrong option
 
-        return COMMANDS[command](options)
+        return int(getattr(functions, command)(options))
     except KeyboardInterrupt:
         print("Interrupted; what was finished is kept.", file=sys.stderr)
         return 130
@@ -48,7 +49,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _say(command: Parser, error: Exception, text: str) -> None:
-    if not isinstance(error, ConfigError):  # which names settings as they stand in the file
+    if isinstance(error, ImportPathError):
+        text += f" Or name the network yourself: --model {shlex.quote(error.name[:200])}"
+    # a ConfigError names settings as they stand in the file
+    if isinstance(error, ImportPathError) or not isinstance(error, ConfigError):
         text = in_options(text, command.options)
     print(message_lines(f"{command.prog}: {text}"), file=sys.stderr)
 

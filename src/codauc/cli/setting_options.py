@@ -1,42 +1,23 @@
-"""Settings as options, built from where they are declared, and typed options as settings."""
+"""Settings as options, typed options as settings, and messages that name options."""
 
 from __future__ import annotations
 
 import argparse
 import re
-import shlex
 import tomllib
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Collection, Iterator
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from codauc._internal.checks import shown
 from codauc._internal.files import read_text
 from codauc._internal.setting_types import Setting, declared
-from codauc.data.data_settings import DataSettings
-from codauc.runs.settings import (
-    CONFIG,
-    PERIODS,
-    CommunicationSettings,
-    ImportPathError,
-    ModelSettings,
-    Recipe,
-    RecipeSettings,
-    RunSettings,
-    SafetySettings,
-    first_period,
-)
+from codauc.runs.settings import CONFIG, PERIODS, Recipe, RecipeSettings, RunSettings, first_period
 
 # The tables of config.toml and the classes that declare them; "run" is what is above the tables.
-TABLES: dict[str, type] = {
-    "data": DataSettings,
-    "model": ModelSettings,
-    "recipe": Recipe,
-    "communication": CommunicationSettings,
-    "safety": SafetySettings,
-    "run": RunSettings,
-}
+_CLASSES: dict[str, Any] = {each.name: each.default_factory for each in fields(RunSettings)}
+TABLES = {name: kind for name, kind in _CLASSES.items() if isinstance(kind, type)}
+TABLES |= {"recipe": Recipe, "run": RunSettings}
 
 
 def settings_with_options() -> Iterator[tuple[str, Setting]]:
@@ -45,24 +26,11 @@ def settings_with_options() -> Iterator[tuple[str, Setting]]:
         yield from ((table, each) for each in declared(kind) if each.option)
 
 
-def add_settings(parser: Any, groups: dict[str, Any], *, full: bool) -> None:
-    """Add the option of every setting, to the group of its table; DATA to the parser itself.
-
-    The parsed name is TABLE.NAME. An option that was not typed is not among the parsed ones.
-    Without `full` the help shows only the common ones.
-    """
-    for table, each in settings_with_options():
-        positional = not each.option.startswith("-")
-        add_setting(
-            parser if positional else groups[table],
-            each,
-            f"{table}.{each.name}",
-            hidden=not (full or each.common),
-        )
-
-
 def add_setting(group: Any, each: Setting, dest: str, *, hidden: bool = False) -> None:
-    """Add the option of one setting."""
+    """Add the option of a setting, parsed as `dest`; one that is not typed is not among the parsed.
+
+    A `hidden` option is not in the help.
+    """
     known: dict[str, Any] = {
         "default": argparse.SUPPRESS,
         "help": argparse.SUPPRESS if hidden else each.text.replace("%", "%%"),
@@ -70,13 +38,13 @@ def add_setting(group: Any, each: Setting, dest: str, *, hidden: bool = False) -
     if not each.option.startswith("-"):
         group.add_argument(dest, metavar=each.option, nargs="?", **known)
         return
-    known["dest"] = dest
     if each.kind == "bool" and each.metavar is None:
-        group.add_argument(each.option, action="store_true", **known)
-        return
-    many = {"nargs": "+"} if each.kind == "tuple[int, ...]" else {}
-    read = _READERS[each.kind]
-    group.add_argument(each.option, type=read, metavar=each.metavar, **many, **known)
+        known["action"] = "store_true"
+    else:
+        known |= {"type": _READERS[each.kind], "metavar": each.metavar}
+    if each.kind == "tuple[int, ...]":
+        known["nargs"] = "+"
+    group.add_argument(each.option, dest=dest, **known)
 
 
 def settings_of(options: dict[str, Any]) -> RunSettings:
@@ -107,26 +75,14 @@ def settings_of(options: dict[str, Any]) -> RunSettings:
 
 
 def _from_file(path: Path, *, trust: bool) -> RunSettings:
-    """The settings in a file; a network of its choice is imported only if it is trusted."""
+    """The settings in a file; one that names a network to import is refused unless trusted."""
     try:
         # what the shell has opened, as in --config <(...), is the person's own
         opened = str(path).startswith(("/dev/fd/", "/proc/self/fd/", "/dev/stdin"))
         text = path.read_text(encoding="utf-8") if opened else read_text(path)
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} cannot be read ({error}): expected a config.toml.") from error
-    try:
-        return RunSettings.from_toml(text, str(path), trust=trust)
-    except ImportPathError as error:
-        raise ValueError(not_imported(path, error.name)) from error
-
-
-def not_imported(path: Path, name: str) -> str:
-    """The message about a file that names a network which nobody has allowed."""
-    return (
-        f"{path} names the network {shown(name)}, which is not of codauc: importing it runs its "
-        f"code. If you know it and trust it, add --model {shlex.quote(name[:200])}, or "
-        "--trust-config to import what the file names."
-    )
+    return RunSettings.from_toml(text, str(path), trust=trust)
 
 
 def _check_here(settings: RunSettings, options: dict[str, Any]) -> None:
@@ -209,3 +165,32 @@ _READERS: dict[str, Any] = {
     "tuple[int, ...]": int,
     "dict[str, Any]": _arguments,
 }
+
+
+_QUALIFIED = rf"(?P<table>{'|'.join(TABLES)})\.(?P<field>[a-z_]+)\b=?"
+_PLAIN = r"(?P<argument>[a-z_]+)="
+_NAMED = re.compile(rf"(?<![\w./-])(?:{_QUALIFIED}|{_PLAIN})(?P<true>True\b)?")
+
+
+def in_options(message: str, known: Collection[str]) -> str:
+    """A message of the library, in which ARGUMENT=VALUE is `--option VALUE` if that is `known`.
+
+    >>> in_options("test_fraction=1.2: expected a number < 1", ["--test-fraction"])
+    '--test-fraction 1.2: expected a number < 1'
+    >>> in_options("pass resume=True, or change data.positive", ["--resume", "--positive"])
+    'pass --resume, or change --positive'
+    """
+    options = {"trust": "--trust-config"}
+    for table, each in settings_with_options():
+        options[f"{table}.{each.name}"] = each.option
+        if each.name != "name":
+            options[each.name] = each.option
+
+    def translated(found: re.Match[str]) -> str:
+        named = found["argument"] or f"{found['table']}.{found['field']}"
+        option = options.get(named, f"--{named.replace('_', '-')}")
+        if option not in known:
+            return found[0]
+        return option if found["true"] or not found[0].endswith("=") else f"{option} "
+
+    return _NAMED.sub(translated, message)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from codauc.metrics.auc_difference import Difference, paired_auc_difference
-from codauc.metrics.auc_values import auc, auc_interval
+from codauc.metrics.auc_values import AUC, auc, auc_interval
 from codauc.metrics.calibration import Calibration, average_precision, calibrate
-from codauc.metrics.delong import AUC
 
 if TYPE_CHECKING:
     from codauc.metrics.evaluation import evaluate, group_auc, predict

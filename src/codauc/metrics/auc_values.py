@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from statistics import NormalDist
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from codauc._internal.checks import known_arguments
-from codauc.metrics.delong import AUC, binomial_interval, normal_interval, share, squares, variance
-from codauc.metrics.score_classes import (
-    Counts,
-    Scores,
-    checked,
-    edges_of,
-    refuse_columns,
-    split_classes,
-    steps,
-)
+from codauc._internal.checks import known_arguments, real
+from codauc.metrics.score_classes import Counts, Scores, checked, edges_of, split_classes
+
+
+class AUC(NamedTuple):
+    """An AUC with its confidence interval and DeLong's standard error.
+
+    `value` is off by at most `bound`; 0 means that it is exact.
+    """
+
+    value: float
+    low: float
+    high: float
+    std_error: float
+    bound: float = 0.0
 
 
 @known_arguments
@@ -66,20 +71,15 @@ def auc_interval(scores: Any, labels: Any, level: float = 0.95) -> AUC:
     0.158
     """
     level = share(level)
-    values, positive = checked(scores, labels)
-    refuse_columns(values)
+    values, positive = checked(scores, labels, columns=False)
     return sorted_interval(*split_classes(values, positive), level)
 
 
 def sorted_interval(ups: Scores, downs: Scores, level: float) -> AUC:
-    """`auc_interval` of sorted positives and negatives, at least one of each.
-
-    >>> sorted_interval(np.array([2, 4]), np.array([1, 3]), 0.95).value
-    0.75
-    """
+    """`auc_interval` of sorted positives and negatives, at least one of each."""
     few, many = sorted((ups, downs), key=len)
     ends, left, right = _places(few, many)
-    counts, n = steps(ends), len(many)
+    counts, n = np.diff(ends, prepend=0), len(many)
     value = _won(counts, left, right, few is ups, 2 * len(few) * n)
     # all of the few are at one place: below all of the many, above all, or tied with all
     if left[0] == left[-1] in (0, n) and right[0] == right[-1] in (0, n):
@@ -101,7 +101,7 @@ def sorted_interval(ups: Scores, downs: Scores, level: float) -> AUC:
 def _auc(ups: Scores, downs: Scores) -> float:
     few, many = sorted((ups, downs), key=len)
     ends, left, right = _places(few, many)
-    return _won(steps(ends), left, right, few is ups, 2 * len(few) * len(many))
+    return _won(np.diff(ends, prepend=0), left, right, few is ups, 2 * len(few) * len(many))
 
 
 def _places(few: Scores, many: Scores) -> tuple[Counts, Counts, Counts]:
@@ -121,3 +121,35 @@ def _won(counts: Counts, left: Counts, right: Counts, ups: bool, doubled_pairs: 
     """The AUC from the `_places` of the smaller class, which are the `ups` or not."""
     wins = int(np.dot(counts, left)) + int(np.dot(counts, right))
     return (wins if ups else doubled_pairs - wins) / doubled_pairs
+
+
+def share(level: float) -> float:
+    """`level` as a float between 0 and 1."""
+    return real("level", level, above=0, below=1, remedy="use 0.95 for a 95% interval")
+
+
+def normal_interval(
+    value: float, error: float, level: float, bound: float = 0.0, slack: float = 0.0
+) -> AUC:
+    """DeLong's, cut to [0, 1], for a value off by `bound` and a standard error off by `slack`."""
+    reach = NormalDist().inv_cdf((1 + level) / 2) * (error + slack) + bound
+    return AUC(value, max(0.0, value - reach), min(1.0, value + reach), error, bound)
+
+
+def binomial_interval(value: float, pairs: int, level: float) -> AUC:
+    """Where all of `pairs` disjoint pairs came out the same."""
+    q = ((1 - level) / 2) ** (1 / pairs)
+    return AUC(value, value * q, 1 - (1 - value) * q, 0.0)
+
+
+def squares(counts: Counts, wins: Counts, scale: int, mean: float) -> float:
+    """The sum of squares about `mean` of placements `wins / scale` that occur `counts` times."""
+    placements = wins / scale
+    placements -= mean
+    placements *= placements
+    return float(np.dot(counts, placements))
+
+
+def variance(total: float, n: int) -> float:
+    """The sample variance of n placements from their sum of squares; 1/4 if there is only one."""
+    return 0.25 if n == 1 else total / (n - 1)

@@ -10,16 +10,12 @@ from operator import mul
 import numpy as np
 
 from codauc._internal.checks import real
-from codauc.metrics.delong import AUC, binomial_interval, normal_interval, squares, variance
-from codauc.metrics.score_classes import Counts, Scores, edges_of, steps
+from codauc.metrics.auc_values import AUC, binomial_interval, normal_interval, squares, variance
+from codauc.metrics.score_classes import Counts, Scores, edges_of
 
 
 def parts_for(tolerance: float) -> int:
-    """The least m with 1/(2m) <= tolerance, for `cut_points`.
-
-    >>> parts_for(1e-4), parts_for(0.3)
-    (5000, 2)
-    """
+    """The least m with 1/(2m) <= tolerance, for `cut_points`."""
     remedy = "use for example 1e-4, or None for the exact AUC"
     tolerance = real("tolerance", tolerance, above=0, below=0.5, remedy=remedy)
     # in fractions, since a rounded quotient could miss the tolerance; no set has maxsize samples
@@ -32,9 +28,6 @@ def cut_points(values: Scores, parts: int) -> Scores:
     None lies outside the first and the last. Every g-th of the n values is taken, g = ceil(n/parts)
     and g - 1 < n/parts; up to `parts` values are all taken. The smallest and the largest are, too,
     so that two classes without overlap have cut points to tell them apart.
-
-    >>> cut_points(np.arange(10), parts=3)
-    array([0, 3, 7, 9])
     """
     step = max(1, -(-len(values) // parts))
     return np.unique(np.concatenate([values[:1], values[step - 1 :: step], values[-1:]]))
@@ -45,13 +38,10 @@ def bin_counts(values: Scores, grid: Scores) -> Counts:
 
     The grid is sorted without repetition. Even entries count open bins, odd ones points of the
     grid. The counts of parts of the data add up to those of the whole.
-
-    >>> bin_counts(np.array([1, 2, 2, 3, 5, 7]), grid=np.array([2, 5]))
-    array([1, 2, 1, 1, 1])
     """
     left, right = edges_of(values, np.asarray(grid))
     edges = np.append(np.stack([left, right], axis=1), len(values))
-    return steps(edges)
+    return np.diff(edges, prepend=0)
 
 
 def binned_interval(ups: Counts, downs: Counts, level: float) -> AUC:
@@ -71,11 +61,6 @@ def binned_interval(ups: Counts, downs: Counts, level: float) -> AUC:
     standard deviation changes by no more than the root mean square of what its terms change by,
     which limits the error of std_error to sqrt(1/(n+ - 1) + 1/(n- - 1))/(2m); the interval is
     widened by what this is for the given counts, and by `bound`.
-
-    >>> ups, downs = bin_counts(np.array([2, 5, 9]), [4]), bin_counts(np.array([1, 4, 6]), [4])
-    >>> result = binned_interval(ups, downs, 0.95)  # not known: 2 > 1, 5 > 6, 9 > 6
-    >>> round(result.value, 3), round(result.bound, 3)
-    (0.611, 0.167)
     """
     n_ups, n_downs = int(ups.sum()), int(downs.sum())
     wins, losses = _binned_wins(downs), _binned_wins(ups)

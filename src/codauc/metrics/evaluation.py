@@ -15,9 +15,8 @@ from torch.nn.functional import pad
 
 from codauc._internal.checks import known_arguments, whole
 from codauc.data.rows import as_rows
-from codauc.metrics.auc_values import auc_interval, sorted_interval
+from codauc.metrics.auc_values import AUC, auc_interval, share, sorted_interval
 from codauc.metrics.binned_auc import bin_counts, binned_interval, cut_points, parts_for
-from codauc.metrics.delong import AUC, share
 from codauc.metrics.score_classes import Scores, require_both, sorted_classes
 from codauc.workers.agreement import raise_everywhere
 from codauc.workers.group import Group, LocalGroup
@@ -42,7 +41,8 @@ def predict(model: nn.Module, x: Any, batch_size: int = 512) -> Tensor:
     batch_size = whole("batch_size", batch_size, least=1, remedy="use for example 512")
     if not len(x):
         raise ValueError("x has 0 samples: expected at least 1; give data to predict.")
-    device = _device(model, default=x.device if isinstance(x, Tensor) else torch.device("cpu"))
+    default = x.device if isinstance(x, Tensor) else torch.device("cpu")
+    device = next((t.device for t in chain(model.parameters(), model.buffers())), default)
     devices = [device] if device.type == "cuda" else []
     # Not inference_mode: what a model caches in it could never be trained on afterwards.
     with _evaluation_mode(model), torch.random.fork_rng(devices), torch.no_grad():
@@ -50,11 +50,7 @@ def predict(model: nn.Module, x: Any, batch_size: int = 512) -> Tensor:
 
 
 def logits_of(model: nn.Module, x: Any) -> Scores:
-    """The logits of a network that gives one per sample, shape [N].
-
-    >>> logits_of(torch.nn.Linear(3, 1), torch.zeros(5, 3)).shape
-    (5,)
-    """
+    """The logits of a network that gives one per sample, shape [N]."""
     logits = predict(model, x)
     if logits.numel() != len(x):
         raise ValueError(
@@ -84,12 +80,16 @@ def evaluate(
     >>> evaluate(torch.nn.Identity(), x[:, 0], torch.tensor([1, 1, 0, 0])).value
     0.75
     """
-    if group is None and tolerance is None:
-        return auc_interval(_scores(model, x, y, batch_size), y, level)
 
     def scores() -> Tensor:
-        return _scores(model, x, y, batch_size) if len(x) else torch.empty(0)
+        if group is not None and not len(x):
+            return torch.empty(0)
+        found = predict(model, x, batch_size)
+        # a column for one task, as the loss takes it too
+        return found.squeeze(1) if found.shape == (len(y), 1) else found
 
+    if group is None and tolerance is None:
+        return auc_interval(scores(), y, level)
     return _joint(scores, y, LocalGroup() if group is None else group, level, tolerance)
 
 
@@ -129,21 +129,6 @@ def _in_order(x: Any, batch_size: int) -> Iterator[Tensor]:
             yield as_rows(x).gather(torch.arange(start, stop))
 
 
-def _scores(model: nn.Module, x: Any, y: Tensor, batch_size: int) -> Tensor:
-    scores = predict(model, x, batch_size)
-    # a column for one task, as the loss takes it too
-    return scores.squeeze(1) if scores.shape == (len(y), 1) else scores
-
-
-class _Part(NamedTuple):
-    """A worker's sorted positives and negatives, and what it sends to all: both, or cut points."""
-
-    ups: Scores
-    downs: Scores
-    message: Tensor
-    parts: int  # 0 asks for the exact AUC
-
-
 class _Header(NamedTuple):
     """What the workers must know of each other before a message can be sent."""
 
@@ -152,60 +137,56 @@ class _Header(NamedTuple):
     negatives: int = 0
     length: int = 0
     type: int = 0
-    parts: int = 0
+    parts: int = 0  # of cut points; 0 asks for the exact AUC
 
 
 def _joint(
     scores: Callable[[], Any], labels: Any, group: Group, level: float, tolerance: float | None
 ) -> AUC:
     """`group_auc` of scores yet to be computed, which may fail."""
-    part, error = None, None
+    mine, error = _Header(failed=1), None
     try:
         level = share(level)
-        part = _part(scores(), labels, tolerance)
+        mine, classes, message = _part(scores(), labels, tolerance)
     except Exception as problem:  # the others wait: first inform them
         error = problem
-    headers = _headers(part, group)
+    gathered = group.gather(torch.tensor(mine, device="cpu"), _KIND)
+    headers = [_Header(*row.tolist()) for row in gathered]
     failed = [k for k, header in enumerate(headers) if header.failed]
-    if part is None or failed:
+    if failed:
         raise_everywhere(group, error, failed, _KIND)
     _compare(headers)
-    rows = _gathered(part.message, headers, group)
-    if part.parts == 0:
-        pairs = list(zip(rows, headers, strict=True))
-        ups = np.concatenate([row[: header.positives] for row, header in pairs])
-        downs = np.concatenate([row[header.positives :] for row, header in pairs])
-        return sorted_interval(np.sort(ups), np.sort(downs), level)
+    rows = _gathered(message, headers, group)
+    if tolerance is None:
+        split = [np.split(row, [h.positives]) for row, h in zip(rows, headers, strict=True)]
+        ups, downs = (np.sort(np.concatenate(every)) for every in zip(*split, strict=True))
+        return sorted_interval(ups, downs, level)
     grid = np.unique(np.concatenate(rows))
-    counts = torch.from_numpy(np.stack([bin_counts(part.ups, grid), bin_counts(part.downs, grid)]))
+    counts = torch.from_numpy(np.stack([bin_counts(values, grid) for values in classes]))
     group.sum_(counts, _KIND)
     ups, downs = counts.numpy()
     return binned_interval(ups, downs, level)
 
 
-def _part(scores: Any, labels: Any, tolerance: float | None) -> _Part:
+def _part(
+    scores: Any, labels: Any, tolerance: float | None
+) -> tuple[_Header, tuple[Scores, Scores], Tensor]:
+    """A worker's sorted positives and negatives, and what it sends to all: both, or cut points."""
     parts = 0 if tolerance is None else parts_for(tolerance)
     ups, downs = sorted_classes(scores, labels)
     sent = [cut_points(ups, parts), cut_points(downs, parts)] if parts else [ups, downs]
     message = torch.from_numpy(np.concatenate(sent))
-    return _Part(ups, downs, message.to(_type(scores, message)), parts)
+    message = message.to(_type(scores, message))
+    dtype = _TYPES.index(message.dtype)
+    header = _Header(0, len(ups), len(downs), len(message), dtype, parts)
+    return header, (ups, downs), message
 
 
 def _type(scores: Any, message: Tensor) -> torch.dtype:
     """The type in which scores travel: their own, or a wider one where it has no name here."""
-    if isinstance(scores, np.ndarray) and scores.dtype in (np.float16, np.float32):
-        return torch.float16 if scores.dtype == np.float16 else torch.float32
-    own = scores.dtype if isinstance(scores, Tensor) else message.dtype
-    return own if own in _TYPES else message.dtype
-
-
-def _headers(part: _Part | None, group: Group) -> list[_Header]:
-    mine = _Header(failed=1)
-    if part is not None:
-        type_ = _TYPES.index(part.message.dtype)
-        mine = _Header(0, len(part.ups), len(part.downs), len(part.message), type_, part.parts)
-    rows = group.gather(torch.tensor(mine, device="cpu"), _KIND)
-    return [_Header(*row.tolist()) for row in rows]
+    types = {str(each): each for each in _TYPES}
+    own = str(getattr(scores, "dtype", "")).removeprefix("torch.")  # numpy's has the same name
+    return types.get(f"torch.{own}", message.dtype)
 
 
 def _compare(headers: list[_Header]) -> None:
@@ -238,10 +219,6 @@ def _gathered(message: Tensor, headers: list[_Header], group: Group) -> list[Sco
     rows = [row.clone().view(dtype) for row in group.gather(padded, _KIND)]
     exact = torch.float64 if dtype.is_floating_point else torch.int64
     return [row[: h.length].to(exact).numpy() for row, h in zip(rows, headers, strict=True)]
-
-
-def _device(model: nn.Module, default: torch.device) -> torch.device:
-    return next((t.device for t in chain(model.parameters(), model.buffers())), default)
 
 
 @contextmanager

@@ -12,21 +12,15 @@ from numpy.typing import NDArray
 
 Scores = NDArray[Any]
 Counts = NDArray[np.int64]
-_BLOCK = 2048  # scores searched for at a time
 
 
 def sorted_classes(scores: Any, labels: Any) -> tuple[Scores, Scores]:
     """The sorted scores of the positives and of the negatives, as int64 or float64, none changed.
 
     Either may be empty: it is a worker's part of the data.
-
-    >>> sorted_classes([3, 1, 2], [1, 1, 0])
-    (array([1, 3]), array([2]))
     """
-    values, positive = checked(scores, labels, empty=True)
-    refuse_columns(values)
-    values = _widened(values)
-    return _classes(values, positive)
+    values, positive = checked(scores, labels, empty=True, columns=False)
+    return _classes(_widened(values), positive)
 
 
 def split_classes(
@@ -48,10 +42,7 @@ def _classes(values: Scores, positive: NDArray[np.bool_]) -> tuple[Scores, Score
 
 
 def require_both(positives: int, negatives: int, where: str = "") -> None:
-    """Raise unless there is at least one of each class.
-
-    >>> require_both(1, 2)
-    """
+    """Raise unless there is at least one of each class."""
     if positives == 0 or negatives == 0:
         raise ValueError(
             f"labels{where} with {positives} positives and {negatives} negatives: "
@@ -59,8 +50,10 @@ def require_both(positives: int, negatives: int, where: str = "") -> None:
         )
 
 
-def checked(scores: Any, labels: Any, *, empty: bool = False) -> tuple[Scores, NDArray[np.bool_]]:
-    """Scores without NaN and the mask of the positives, of one shape [N] or [N, C]."""
+def checked(
+    scores: Any, labels: Any, *, empty: bool = False, columns: bool = True
+) -> tuple[Scores, NDArray[np.bool_]]:
+    """Scores without NaN and the mask of the positives, of one shape: [N], or [N, C] if allowed."""
     values, marks = _array("scores", scores), _array("labels", labels)
     if values.shape != marks.shape or values.ndim not in (1, 2):
         raise ValueError(
@@ -74,45 +67,22 @@ def checked(scores: Any, labels: Any, *, empty: bool = False) -> tuple[Scores, N
         )
     _refuse_nan("scores", values, "check the model's output, it may have diverged")
     _refuse_nan("labels", marks, "drop the samples without a label")
-    return values, _positives(marks)
-
-
-def refuse_columns(values: Scores) -> None:
-    """Raise unless the scores have shape [N]."""
-    if values.ndim != 1:
+    if values.ndim == 2 and not columns:
         raise ValueError(
             f"scores of shape {list(values.shape)}: expected [N]; call it once for each column."
         )
+    return values, _positives(marks)
 
 
 def edges_of(values: Scores, grid: Scores) -> tuple[Counts, Counts]:
     """#{values below} and #{values up to} each point of the grid; both are sorted."""
-    left = _below(values, grid)
+    left = values.searchsorted(grid)
     right = left.copy()
     if len(values):
         # a score without an equal needs no second search
         tied = (values.take(left, mode="clip") == grid).nonzero()[0]
         right[tied] = values.searchsorted(grid[tied], side="right")
     return left, right
-
-
-def _below(values: Scores, grid: Scores) -> Counts:
-    """#{values below} each point of the grid; both are sorted."""
-    found, low = np.empty(len(grid), np.int64), 0
-    # in blocks, since a search through a few values stays in the cache
-    for start in range(0, len(grid), _BLOCK):
-        block, out = grid[start : start + _BLOCK], found[start : start + _BLOCK]
-        high = low + int(values[low:].searchsorted(block[-1]))
-        np.add(values[low:high].searchsorted(block), low, out=out)
-        low = high
-    return found
-
-
-def steps(edges: Counts) -> Counts:
-    """The first edge, and what each of the others adds to the one before."""
-    found = edges.copy()
-    found[1:] -= edges[:-1]
-    return found
 
 
 def _widened(values: Scores) -> Scores:

@@ -45,21 +45,12 @@ class Model(nn.Module):
 
 
 def one_or_more(x: Tensor) -> Tensor:
-    """Logits of a head: [N, 1] as [N], and [N, outputs] as they are.
-
-    >>> import torch
-    >>> one_or_more(torch.zeros(5, 1)).shape, one_or_more(torch.zeros(5, 2)).shape
-    (torch.Size([5]), torch.Size([5, 2]))
-    """
+    """Logits of a head: [N, 1] as [N], and [N, outputs] as they are."""
     return x.squeeze(1) if x.shape[1] == 1 else x
 
 
 def dense(sizes: Sequence[int], dropout: float = 0.0) -> nn.Sequential:
-    """Fully connected layers from each size to the next, each with a ReLU and dropout, if any.
-
-    >>> [layer[0].weight.shape for layer in dense((5, 4, 3))]
-    [torch.Size([4, 5]), torch.Size([3, 4])]
-    """
+    """Fully connected layers from each size to the next, each with a ReLU and dropout, if any."""
     drop = [nn.Dropout(dropout)] if dropout else []
     layers = (nn.Sequential(nn.Linear(*pair), nn.ReLU(), *drop) for pair in pairwise(sizes))
     return nn.Sequential(*layers)
@@ -68,13 +59,7 @@ def dense(sizes: Sequence[int], dropout: float = 0.0) -> nn.Sequential:
 def positive(
     plural: str, name: str, values: Iterable[int], remedy: str, most: int = MOST_LAYERS
 ) -> list[int]:
-    """`values`, in a list, tuple, array or the like, as a list of at most `most` integers >= 1.
-
-    >>> positive("widths", "width", (8, 0), "give one such number per layer")
-    Traceback (most recent call last):
-        ...
-    ValueError: width=0: expected an integer >= 1; give one such number per layer.
-    """
+    """`values`, in a list, tuple, array or the like, as a list of at most `most` integers >= 1."""
     try:
         # Texts hold no integers, bytes hold some by accident, and sets and mappings have no order.
         listed = None if isinstance(values, str | bytes | Set | Mapping) else list(values)
@@ -90,13 +75,7 @@ def positive(
 
 
 def check_size(weights: int) -> None:
-    """Refuse a network of more `weights` than a computer is likely to hold.
-
-    >>> check_size(10**12)
-    Traceback (most recent call last):
-        ...
-    ValueError: a network of 1000000000000 weights: expected at most 2147483648; use smaller widths.
-    """
+    """Refuse a network of more `weights` than a computer is likely to hold."""
     if weights > MOST_WEIGHTS:
         raise ValueError(
             f"a network of {weights} weights: expected at most {MOST_WEIGHTS}; use smaller widths."
@@ -104,11 +83,7 @@ def check_size(weights: int) -> None:
 
 
 def products(sizes: Sequence[int]) -> int:
-    """How many weights fully connected layers of these sizes have.
-
-    >>> products([5, 4, 3])
-    32
-    """
+    """How many weights fully connected layers of these sizes have."""
     return sum(one * other for one, other in pairwise(sizes))
 
 
@@ -135,15 +110,7 @@ def checked_channels(in_channels: int) -> int:
 
 
 def check_images(model: nn.Module, x: Tensor, channels: int, least: int, remedy: str) -> None:
-    """Refuse `x` unless it is images [N, channels, H, W] with sides of `least` that `model` takes.
-
-    >>> import torch
-    >>> check_images(nn.Linear(3, 1), torch.zeros(2, 1, 8, 8), 3, 1, "use larger images")
-    Traceback (most recent call last):
-        ...
-    ValueError: x of shape [2, 1, 8, 8]: expected [N, 3, H, W]; give images of this shape, or make \
-the model with as many in_channels as they have.
-    """
+    """Refuse `x` unless it is images [N, channels, H, W] of sides >= `least` for `model`."""
     if x.dim() != 4 or x.shape[1] != channels:
         raise ValueError(
             f"x of shape {list(x.shape)}: expected [N, {channels}, H, W]; give images of this "
@@ -161,34 +128,21 @@ def check_floats(model: nn.Module, x: Tensor) -> None:
     """Refuse `x` unless it is of floats that can be multiplied with the weights of `model`.
 
     Only dtypes are checked, not values, so that no device is waited for.
-
-    >>> import torch
-    >>> check_floats(nn.Linear(3, 1), torch.zeros(2, 3, dtype=torch.float64))
-    Traceback (most recent call last):
-        ...
-    ValueError: x of torch.float64: expected torch.float32, as the weights are; use \
-x.to(torch.float32), or make all of the model torch.float64 by model.to(torch.float64).
     """
     if not x.is_floating_point():
         raise ValueError(
             f"x of {x.dtype}: expected floats; use x.float(), also for codes of categories, and "
             "x.float() / 255 for pixels of 8 bits."
         )
-    weight = _first_weight(model)
-    # Copies of DataParallel have no parameters, and some quantised layers none of floats.
-    if weight is None or weight.dtype == x.dtype or not weight.is_floating_point():
-        return
-    if not _cast_by_autocast(x.device.type, x.dtype, weight.dtype):
+    for weight in model.parameters():  # the first; older torch does not compile next(...)
+        # Some quantised layers have no weights of floats, copies of DataParallel none at all.
+        known = weight.dtype == x.dtype or not weight.is_floating_point()
+        if known or _cast_by_autocast(x.device.type, x.dtype, weight.dtype):
+            return
         raise ValueError(
             f"x of {x.dtype}: expected {weight.dtype}, as the weights are; use "
             f"x.to({weight.dtype}), or make all of the model {x.dtype} by model.to({x.dtype})."
         )
-
-
-def _first_weight(model: nn.Module) -> Tensor | None:
-    for weight in model.parameters():  # not next(...), which older torch does not compile
-        return weight
-    return None
 
 
 def _cast_by_autocast(device: str, *dtypes: torch.dtype) -> bool:

@@ -76,6 +76,25 @@ def load_model(path: str | os.PathLike[str], model: nn.Module | None = None) -> 
     ...     load_model(f"{folder}/net.safetensors").model(torch.zeros(2, 3)).shape
     torch.Size([2])
     """
+    about, weights = _read(path)
+    if model is None:
+        dtypes = (each.dtype for each in weights.values() if each.is_floating_point())
+        dtype = next(dtypes, torch.float32)
+        with torch.device("meta"):  # without memory: a file may describe a network of any size
+            check_weights(str(path), _built(path, about.get("model")).to(dtype), weights)
+        model = _built(path, about.get("model")).to(dtype)
+    check_weights(str(path), model, weights)
+    model.load_state_dict(weights)
+    try:
+        plain = about.get("encoder")
+        encoder = None if plain is None else Encoder.from_dict(plain)
+    except ValueError as error:
+        raise ValueError(f"{path} cannot be read as a saved model: {error}") from error
+    return Saved(model.eval(), encoder, _calibration(path, about.get("calibration")))
+
+
+def _read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """What a file says about its model, and the weights; both as they were saved."""
     try:
         with safe_open(regular_file(path), framework="pt") as file:
             about = json.loads((file.metadata() or {}).get(_KEY, "null"))
@@ -88,42 +107,25 @@ def load_model(path: str | os.PathLike[str], model: nn.Module | None = None) -> 
             f"{path} has weights alone: expected a file of save_model; use "
             "codauc.models.load_pretrained to load weights into a model."
         )
-    _check_whole(path, about.pop(SUM, None), checksum(json.dumps(about), weights))
-    if model is None:
-        with torch.device("meta"):  # without memory: a file may describe a network of any size
-            check_weights(
-                str(path), _built(path, about.get("model")).to(_floating(weights)), weights
-            )
-        model = _built(path, about.get("model")).to(_floating(weights))
-    check_weights(str(path), model, weights)
-    model.load_state_dict(weights)
-    try:
-        plain = about.get("encoder")
-        encoder = None if plain is None else Encoder.from_dict(plain)
-    except ValueError as error:
-        raise ValueError(f"{path} cannot be read as a saved model: {error}") from error
-    return Saved(model.eval(), encoder, _calibration(path, about.get("calibration")))
-
-
-def _check_whole(path: Any, saved: Any, found: str) -> None:
-    """Raise if a file is not as it was saved; one without a checksum may be anything."""
+    saved = about.pop(SUM, None)
     if saved is None:
         raise ValueError(
             f"{path} has no checksum: expected a file that this version of save_model wrote; save "
             "the model again, or load its weights alone with codauc.models.load_pretrained."
         )
-    if saved != found:
+    if saved != checksum(json.dumps(about), weights):
         raise ValueError(
             f"{path} is damaged: its checksum does not agree with what is in it; expected the file "
             "as it was saved: copy it again, or train the model again."
         )
+    return about, weights
 
 
 def _calibration(path: Any, plain: Any) -> Calibration:
     if plain is None:
         return Calibration()
     try:
-        scale, shift = (float(number) for number in plain)
+        scale, shift = map(float, plain)
     except (TypeError, ValueError) as error:
         raise ValueError(f"{path} has a calibration that cannot be read: {error}.") from error
     if not (math.isfinite(scale) and math.isfinite(shift) and scale > 0):
@@ -132,21 +134,15 @@ def _calibration(path: Any, plain: Any) -> Calibration:
 
 
 def _built(path: Any, description: Any) -> nn.Module:
-    known = isinstance(description, dict) and description.get("name") in tuple(MODELS)
-    if not known:
-        name = description.get("name") if isinstance(description, dict) else "a network of its own"
+    name = description.get("name") if isinstance(description, dict) else "a network of its own"
+    if name not in tuple(MODELS):
         raise ValueError(
             f"{path} holds {str(name)[:200]}, which is not one of codauc.models: expected "
             "model=..., built as it was; loading a file imports nothing."
         )
     try:
-        return build(description["name"], **description["arguments"])
+        return build(name, **description["arguments"])
     except (ValueError, TypeError, KeyError, RuntimeError, MemoryError) as error:
         raise ValueError(
             f"{path} describes a network that cannot be built ({error}): it was changed."
         ) from error
-
-
-def _floating(weights: dict[str, Tensor]) -> torch.dtype:
-    """The type of the weights."""
-    return next((t.dtype for t in weights.values() if t.is_floating_point()), torch.float32)

@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import asdict
-from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -62,15 +62,23 @@ def export_onnx(
             f"saved is of type {type(saved).__name__}: expected what codauc.load_model "
             "gives; for a model in memory use Saved(model, encoder)."
         )
-    _require_packages()
+    for name in ("onnx", "onnxscript"):
+        if find_spec(name) is None:
+            raise ValueError(f"ONNX needs {name}, not installed here: pip install 'codauc[onnx]'.")
     encoder = saved.encoder
     if encoder is None or encoder.shape:
         inputs: nn.Module = nn.Identity()
         examples = {"x": torch.zeros(_EXAMPLES, *_image_shape(encoder, shape))}
-    else:
-        _refuse_shape(shape)
+    elif shape is None:
         inputs, examples = _TableInputs(encoder), _raw_examples(encoder)
-    scorer = _Scorer(inputs, _plain(saved.model), saved.calibration).eval()
+    else:
+        raise ValueError(
+            f"shape={shape!r} for a model of a table: expected none, since its encoder knows the "
+            "columns; leave shape out."
+        )
+    # A copy for the processor in float32, which every runtime knows.
+    model = copy.deepcopy(saved.model).requires_grad_(False).to("cpu", torch.float32)
+    scorer = _Scorer(inputs, model, saved.calibration).eval()
     _try_out(scorer, examples)
     data = _as_onnx(scorer, examples, _about(saved))
     with whole_file(path, "the model") as partial:
@@ -134,13 +142,13 @@ class _Scorer(nn.Module):
 
 def _image_shape(encoder: Encoder | None, shape: Sequence[int] | None) -> tuple[int, ...]:
     known = None if encoder is None else (encoder.inputs, *encoder.shape)
-    if shape is None and known is None:
+    if shape is None:
+        if known is not None:
+            return known
         raise ValueError(
             "shape is missing: expected the shape of a sample, which a model without an encoder "
             "does not know; give shape=(channels, height, width), such as (3, 32, 32)."
         )
-    if shape is None:
-        return known or ()
     given = tuple(positive("shape", "a side of shape", shape, "use (channels, height, width)"))
     if not given or (known is not None and given != known):
         expected = "(channels, height, width)" if known is None else f"{known}, as in training"
@@ -148,30 +156,20 @@ def _image_shape(encoder: Encoder | None, shape: Sequence[int] | None) -> tuple[
     return given
 
 
-def _refuse_shape(shape: Sequence[int] | None) -> None:
-    if shape is not None:
-        raise ValueError(
-            f"shape={shape!r} for a model of a table: expected none, since its encoder knows the "
-            "columns; leave shape out."
-        )
-
-
 def _raw_examples(encoder: Encoder) -> dict[str, Tensor]:
-    numbers, categories = len(encoder.numbers), len(encoder.categories)
-    examples = {
-        "numbers": torch.zeros(_EXAMPLES, numbers, dtype=torch.float64),
-        "categories": torch.zeros(_EXAMPLES, categories, dtype=torch.int64),
-    }
-    return {name: example for name, example in examples.items() if example.shape[1]}
-
-
-def _plain(model: nn.Module) -> nn.Module:
-    """A copy for the processor in float32, which every runtime knows."""
-    return copy.deepcopy(model).requires_grad_(False).to("cpu", torch.float32)
+    examples = {}
+    if encoder.numbers:
+        examples["numbers"] = torch.zeros(_EXAMPLES, len(encoder.numbers), dtype=torch.float64)
+    if encoder.categories:
+        examples["categories"] = torch.zeros(_EXAMPLES, len(encoder.categories), dtype=torch.int64)
+    return examples
 
 
 def _try_out(scorer: _Scorer, examples: dict[str, Tensor]) -> None:
-    """Run once without a tracer, since the model's own errors say more than an exporter's."""
+    """Run once without a tracer, since the model's own errors say more than an exporter's.
+
+    Raise also where no score could be a number.
+    """
     try:
         with torch.no_grad():
             logits = scorer.model(scorer.inputs(*examples.values()))
@@ -187,11 +185,6 @@ def _try_out(scorer: _Scorer, examples: dict[str, Tensor]) -> None:
             f"the model gives {shape} for {_EXAMPLES} samples: expected logits of shape "
             f"[{_EXAMPLES}] or [{_EXAMPLES}, outputs]; let it return them."
         )
-    _check_finite(scorer)
-
-
-def _check_finite(scorer: _Scorer) -> None:
-    """Raise where no score could be a number."""
     numbers = {**scorer.model.state_dict(), "calibration": torch.tensor(tuple(scorer.calibration))}
     for name, tensor in numbers.items():
         if tensor.is_floating_point() and not tensor.isfinite().all():
@@ -218,7 +211,11 @@ def _as_onnx(scorer: nn.Module, examples: dict[str, Tensor], about: dict[str, An
             )
             assert program is not None
             proto = program.model_proto
-            _without_traces(proto.graph)
+            graph = proto.graph
+            for part in (graph, *graph.node, *graph.value_info, *graph.input, *graph.output):
+                # where in the source it comes from: paths of this machine
+                part.ClearField("metadata_props")
+                part.ClearField("doc_string")
             proto.metadata_props.add(key=_KEY, value=json.dumps(about))
             return bytes(proto.SerializeToString())
     except Exception as error:  # the exporter passes on whatever the tracing of a network raises
@@ -227,13 +224,6 @@ def _as_onnx(scorer: nn.Module, examples: dict[str, Tensor], about: dict[str, An
             f"the model cannot be written as ONNX ({reason}): expected a network of codauc.models, "
             "or one that torch.export takes for any number of samples."
         ) from error
-
-
-def _without_traces(graph: Any) -> None:
-    """Leave out where in the source each node comes from: paths of this machine."""
-    for part in (graph, *graph.node, *graph.value_info, *graph.input, *graph.output):
-        part.ClearField("metadata_props")
-        part.ClearField("doc_string")
 
 
 def _about(saved: Saved) -> dict[str, Any]:
@@ -246,18 +236,6 @@ def _about(saved: Saved) -> dict[str, Any]:
         "codes": {"unseen": UNSEEN, "missing": MISSING, "first": FIRST},
         "calibration": saved.calibration._asdict(),
     }
-
-
-def _require_packages() -> None:
-    for name in ("onnx", "onnxscript"):
-        try:
-            with _quiet():
-                import_module(name)
-        except ImportError as error:
-            raise ValueError(
-                f"ONNX needs {name}, which cannot be imported ({error}): "
-                "pip install 'codauc[onnx]'."
-            ) from error
 
 
 @contextmanager

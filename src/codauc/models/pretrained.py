@@ -54,8 +54,7 @@ def load_pretrained(
     path = Path(path)
     expected = {n: t for n, t in model.state_dict().items() if isinstance(t, Tensor)}
     found = _without_prefixes(_state_dict(_read(path), path), expected)
-    names = _last_linear(model) if head is None else _named(model, head, found, expected)
-    kept = _other_head(names, found, expected)
+    kept = _other_head(model, head, found, expected)
     body = {name: tensor for name, tensor in found.items() if name not in kept}
     wanted = {name: tensor for name, tensor in expected.items() if name not in kept}
     problems = _problems(body, wanted)
@@ -64,10 +63,10 @@ def load_pretrained(
     if problems:
         raise ValueError(
             f"{path} does not fit {type(model).__name__}: {'; '.join(problems)}. "
-            "Expected the weights of the same architecture; make the model as it was made then, "
-            "and name its head by head=... if that is not the last nn.Linear."
+            "Expected the weights of the same architecture, as floats of 16 to 64 bits; make the "
+            "model as it was made then, and name its head by head=... if that is not the last "
+            "nn.Linear."
         )
-    _check_dtypes(body, expected, path)
     model.load_state_dict(body, strict=False)
     return [name for name in expected if name in kept]
 
@@ -107,101 +106,70 @@ def _state_dict(content: Any, path: Path) -> Weights:
                 f"{path} holds {name!r} of type {type(value).__name__}: expected names and "
                 "tensors; save model.state_dict()."
             )
-        strange = _strange(value)
-        if strange:
+        # others cannot be copied into a weight, such as the parts that FSDP saves
+        plain = type(value) in (Tensor, nn.Parameter) and value.layout == torch.strided
+        if not plain or value.is_meta or value.is_quantized or value.is_nested:
             raise ValueError(
-                f"{path} holds {name!r}, {strange}: expected ordinary dense tensors; save the "
-                "weights of the model before it was changed so, or convert them."
+                f"{path} holds {name!r}, a {type(value).__name__} of {value.dtype} and "
+                f"{value.layout} on the device {value.device}: expected ordinary dense tensors; "
+                "save the weights of the model before it was changed so, or convert them."
             )
     return dict(content)
-
-
-def _strange(tensor: Tensor) -> str:
-    """What keeps the tensor from being copied into a weight, if anything."""
-    if type(tensor) not in (Tensor, nn.Parameter):  # such as the parts that FSDP saves
-        return f"a {type(tensor).__name__}"
-    if tensor.is_meta:
-        return "a meta tensor, without values"
-    if tensor.is_quantized:
-        return f"a quantised tensor of {tensor.dtype}"
-    if tensor.is_nested:
-        return "a nested tensor"
-    if tensor.layout != torch.strided:
-        return f"a sparse tensor ({tensor.layout})"
-    return ""
 
 
 def _without_prefixes(found: Weights, expected: Weights) -> Weights:
     # What the model's own names begin with is no wrapper's.
     prefixes = [p for p in PREFIXES if not any(name.startswith(p) for name in expected)]
     while found:
-        shared = (p for p in prefixes if all(name.startswith(p) for name in found))
-        prefix = next(shared, None)
-        if prefix is None:
+        shared = [p for p in prefixes if all(name.startswith(p) for name in found)]
+        if not shared:
             break
-        found = {name.removeprefix(prefix): tensor for name, tensor in found.items()}
+        found = {name.removeprefix(shared[0]): tensor for name, tensor in found.items()}
     return found
 
 
-def _last_linear(model: nn.Module) -> list[str]:
-    linear = [name for name, part in model.named_modules() if isinstance(part, nn.Linear)]
-    if not linear:
-        return []
-    return [f"{linear[-1]}.{name}".lstrip(".") for name in ("weight", "bias")]
-
-
-def _named(model: nn.Module, head: str, found: Weights, expected: Weights) -> list[str]:
-    """The names of what the module `head` holds, in the model or in the file."""
-    if not any(name.startswith(f"{head}.") for name in expected):
-        modules = [name for name, _ in model.named_modules() if name]
-        holders = [name for name in modules if any(n.startswith(f"{name}.") for n in expected)]
+def _other_head(model: nn.Module, head: str | None, found: Weights, expected: Weights) -> set[str]:
+    """The names in the module `head`, or the last linear one, if the file has another or none."""
+    modules = dict(model.named_modules())
+    if head is None:
+        linear = [name for name, part in modules.items() if isinstance(part, nn.Linear)]
+        if not linear:
+            return set()
+        head = linear[-1]
+    elif not any(name.startswith(f"{head}.") for name in expected):
+        holders = [m for m in modules if m and any(n.startswith(f"{m}.") for n in expected)]
         near = difflib.get_close_matches(str(head), holders, n=1)
-        last = holders[-1:]
+        hint = f"did you mean {near[0]!r}?" if near else f"such as {', '.join(holders[-1:])}."
         raise ValueError(
             f"head={head!r}: expected the name of a module of {type(model).__name__} that holds "
-            f"weights{f', such as {last[0]!r}' if last else ''}; "
-            + (f"did you mean {near[0]!r}?" if near else "model.named_modules() has the names.")
+            f"weights, of model.named_modules(); {hint}"
         )
-    return [name for name in {**expected, **found} if name.startswith(f"{head}.")]
-
-
-def _other_head(names: list[str], found: Weights, expected: Weights) -> set[str]:
-    """The names of the head if the file has another one or none; a head goes as a whole."""
+    prefix = f"{head}." if head else ""  # a model may be its own head
+    names = {name for name in {**expected, **found} if name.startswith(prefix)}
     held = [name for name in names if name in found and name in expected]
     same = all(found[name].shape == expected[name].shape for name in held)
-    return set() if held and same else set(names)
+    return set() if held and same else names  # a head goes as a whole
 
 
 def _problems(found: Weights, expected: Weights) -> list[str]:
-    missing = [
-        name
-        for name in expected
-        if name not in found and name.rpartition(".")[2] != "num_batches_tracked"
+    kinds: dict[str, list[str]] = {
+        "missing": [],
+        "unexpected": sorted(found.keys() - expected.keys()),
+        "of another shape": [],
+        "of a dtype that is not cast to floats": [],  # int8 without its scale means something else
+    }
+    missing, _, misshapen, uncast = kinds.values()
+    for name, tensor in expected.items():
+        got = found.get(name)
+        if got is None:
+            if name.rpartition(".")[2] != "num_batches_tracked":
+                missing.append(name)
+        elif got.shape != tensor.shape:
+            misshapen.append(f"{name} (got {list(got.shape)}, expected {list(tensor.shape)})")
+        elif tensor.is_floating_point() and got.dtype not in (*FLOATS, tensor.dtype):
+            uncast.append(f"{name} (got {got.dtype}, expected {tensor.dtype})")
+    return [
+        f"{len(names)} {kind}: {', '.join(names[:SHOWN])}{', ...' if len(names) > SHOWN else ''}"
+        for kind, names in kinds.items()
+        if names
     ]
-    unexpected = sorted(found.keys() - expected.keys())
-    misshapen = [
-        f"{name} (got {list(found[name].shape)}, expected {list(tensor.shape)})"
-        for name, tensor in expected.items()
-        if name in found and found[name].shape != tensor.shape
-    ]
-    kinds = {"missing": missing, "unexpected": unexpected, "of another shape": misshapen}
-    return [f"{len(names)} {kind}: {_first(names)}" for kind, names in kinds.items() if names]
-
-
-def _check_dtypes(found: Weights, expected: Weights, path: Path) -> None:
-    """Refuse what would be cast to floats and mean something else: int8 without its scale."""
-    wrong = [
-        f"{name} (got {tensor.dtype}, expected {expected[name].dtype})"
-        for name, tensor in found.items()
-        if expected[name].is_floating_point()
-        and tensor.dtype not in (*FLOATS, expected[name].dtype)
-    ]
-    if wrong:
-        raise ValueError(
-            f"{path} has {len(wrong)} of a dtype that is not cast to floats: {_first(wrong)}. "
-            "Expected float16, bfloat16, float32 or float64; save the weights as one of these."
-        )
-
-
-def _first(names: list[str]) -> str:
-    return ", ".join(names[:SHOWN]) + (", ..." if len(names) > SHOWN else "")

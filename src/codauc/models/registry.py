@@ -38,8 +38,9 @@ def build(name: str, /, **arguments: Any) -> nn.Module:
     except Exception as error:  # a class of others may fail in any way
         if name in MODELS and isinstance(error, ValueError):  # of our own, already explained
             raise
+        given = f"the arguments {', '.join(arguments)[:200]}" if arguments else "no arguments"
         raise ValueError(
-            f"model={name!r} could not be made with {_listed(arguments)}: "
+            f"model={name!r} could not be made with {given}: "
             f"{type(error).__name__}: {error}; give the arguments it takes."
         ) from error
 
@@ -50,7 +51,3 @@ def _own(name: str) -> type[nn.Module]:
     except ValueError as error:
         path = 'For a network of your own give its import path, "package.module:Class".'
         raise ValueError(f"{error} {path}") from None
-
-
-def _listed(arguments: dict[str, Any]) -> str:
-    return f"the arguments {', '.join(arguments)[:200]}" if arguments else "no arguments"

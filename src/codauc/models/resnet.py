@@ -9,22 +9,11 @@ from torch import Tensor, nn
 from torch.nn.functional import pad, relu
 
 from codauc._internal.checks import known_arguments
-from codauc.models.base import (
-    Model,
-    check_images,
-    checked_channels,
-    checked_outputs,
-    one_or_more,
-)
+from codauc.models.base import Model, check_images, checked_channels, checked_outputs, one_or_more
 
 
 class Residual(nn.Module):
-    """relu(shortcut(x) + F(x)), where F is convolutions, each with BatchNorm, and ReLUs between.
-
-    >>> import torch
-    >>> Residual([_conv(8, 8, 3), _conv(8, 8, 3)], nn.Identity())(torch.zeros(2, 8, 5, 5)).shape
-    torch.Size([2, 8, 5, 5])
-    """
+    """relu(shortcut(x) + F(x)), where F is convolutions, each with BatchNorm, and ReLUs between."""
 
     def __init__(self, convolutions: Sequence[nn.Conv2d], shortcut: nn.Module) -> None:
         super().__init__()
@@ -46,12 +35,7 @@ class Residual(nn.Module):
 
 
 class PadChannels(nn.Module):
-    """The shortcut without parameters: every stride-th pixel, and zeros as further channels.
-
-    >>> import torch
-    >>> PadChannels(2, stride=2)(torch.ones(1, 1, 4, 4)).tolist()
-    [[[[1.0, 1.0], [1.0, 1.0]], [[0.0, 0.0], [0.0, 0.0]]]]
-    """
+    """The shortcut without parameters: every stride-th pixel, and zeros as further channels."""
 
     def __init__(self, outputs: int, stride: int) -> None:
         super().__init__()
@@ -63,29 +47,32 @@ class PadChannels(nn.Module):
         return pad(kept, (0, 0, 0, 0, 0, self.outputs - x.shape[1]))
 
 
-Block: TypeAlias = Callable[[int, int, int], Residual]  # of inputs, width and stride
+Block: TypeAlias = Callable[[int, int, int], list[nn.Conv2d]]  # of inputs, width and stride
+Stages: TypeAlias = Sequence[tuple[int, int]]  # the width and the number of blocks of each
 
 
 class _ResNet(Model):
     """A stem, stages of blocks (all but the first halve the sides), the mean, a linear layer."""
 
     def __init__(
-        self,
-        in_channels: int,
-        outputs: int,
-        stem: Callable[[int], nn.Conv2d],
-        pool: nn.Module,
-        block: Block,
-        stages: Sequence[tuple[int, int]],
+        self, in_channels: int, outputs: int, block: Block, stages: Stages, *, small: bool = False
     ) -> None:
         in_channels, outputs = checked_channels(in_channels), checked_outputs(outputs)
         super().__init__(outputs=outputs, in_channels=in_channels)
-        self.conv1 = stem(in_channels)
-        self.depth, channels = len(stages), self.conv1.out_channels
+        channels = stages[0][0]
+        self.conv1 = _conv(in_channels, channels, *((3, 1) if small else (7, 2)))
         self.bn1 = nn.BatchNorm2d(channels)
-        self.pool = pool
+        self.pool = nn.Identity() if small else nn.MaxPool2d(3, stride=2, padding=1)
+        self.depth = len(stages)
         for index, (width, blocks) in enumerate(stages, start=1):
-            stage, channels = _stage(block, channels, width, blocks, stride=1 if index == 1 else 2)
+            stage = nn.Sequential()
+            for place in range(blocks):
+                stride = 2 if index > 1 and place == 0 else 1
+                convolutions = block(channels, width, stride)
+                outer = convolutions[-1].out_channels
+                shortcut = _shortcut(channels, outer, stride, padded=small)
+                stage.append(Residual(convolutions, shortcut))
+                channels = outer
             self.add_module(f"layer{index}", stage)
         self.fc = nn.Linear(channels, outputs)
 
@@ -112,8 +99,7 @@ class ResNet18(_ResNet, name="resnet18"):
 
     @known_arguments
     def __init__(self, outputs: int = 1, in_channels: int = 3) -> None:
-        stages = [(64, 2), (128, 2), (256, 2), (512, 2)]
-        super().__init__(in_channels, outputs, _large_stem, _large_pool(), _basic, stages)
+        super().__init__(in_channels, outputs, _pair, [(64, 2), (128, 2), (256, 2), (512, 2)])
 
 
 class ResNet50(_ResNet, name="resnet50"):
@@ -128,8 +114,7 @@ class ResNet50(_ResNet, name="resnet50"):
 
     @known_arguments
     def __init__(self, outputs: int = 1, in_channels: int = 3) -> None:
-        stages = [(64, 3), (128, 4), (256, 6), (512, 3)]
-        super().__init__(in_channels, outputs, _large_stem, _large_pool(), _bottleneck, stages)
+        super().__init__(in_channels, outputs, _bottleneck, [(64, 3), (128, 4), (256, 6), (512, 3)])
 
 
 class ResNet20(_ResNet, name="resnet20"):
@@ -145,65 +130,24 @@ class ResNet20(_ResNet, name="resnet20"):
 
     @known_arguments
     def __init__(self, outputs: int = 1, in_channels: int = 3) -> None:
-        stages = [(16, 3), (32, 3), (64, 3)]
-        super().__init__(in_channels, outputs, _small_stem, nn.Identity(), _padded, stages)
-
-
-def _stage(
-    block: Block, inputs: int, width: int, blocks: int, stride: int
-) -> tuple[nn.Sequential, int]:
-    """Blocks in a row, of which the first may stride, and the channels they return."""
-    stage = nn.Sequential()
-    for index in range(blocks):
-        stage.append(block(inputs, width, stride if index == 0 else 1))
-        inputs = _channels(stage[-1])
-    return stage, inputs
-
-
-def _channels(block: nn.Module) -> int:
-    assert isinstance(block, Residual)
-    last = block.get_submodule(f"conv{block.depth}")
-    assert isinstance(last, nn.Conv2d)
-    return last.out_channels
-
-
-def _basic(inputs: int, width: int, stride: int) -> Residual:
-    return Residual(_pair(inputs, width, stride), _projection(inputs, width, stride))
-
-
-def _padded(inputs: int, width: int, stride: int) -> Residual:
-    same = stride == 1 and inputs == width
-    shortcut = nn.Identity() if same else PadChannels(width, stride)
-    return Residual(_pair(inputs, width, stride), shortcut)
-
-
-def _bottleneck(inputs: int, width: int, stride: int) -> Residual:
-    outputs = 4 * width
-    reduce, expand = _conv(inputs, width, 1), _conv(width, outputs, 1)
-    convolutions = [reduce, _conv(width, width, 3, stride), expand]
-    return Residual(convolutions, _projection(inputs, outputs, stride))
+        super().__init__(in_channels, outputs, _pair, [(16, 3), (32, 3), (64, 3)], small=True)
 
 
 def _pair(inputs: int, width: int, stride: int) -> list[nn.Conv2d]:
     return [_conv(inputs, width, 3, stride), _conv(width, width, 3)]
 
 
-def _projection(inputs: int, outputs: int, stride: int) -> nn.Module:
+def _bottleneck(inputs: int, width: int, stride: int) -> list[nn.Conv2d]:
+    reduce, expand = _conv(inputs, width, 1), _conv(width, 4 * width, 1)
+    return [reduce, _conv(width, width, 3, stride), expand]
+
+
+def _shortcut(inputs: int, outputs: int, stride: int, *, padded: bool) -> nn.Module:
     if stride == 1 and inputs == outputs:
         return nn.Identity()
+    if padded:
+        return PadChannels(outputs, stride)
     return nn.Sequential(_conv(inputs, outputs, 1, stride), nn.BatchNorm2d(outputs))
-
-
-def _large_stem(in_channels: int) -> nn.Conv2d:
-    return _conv(in_channels, 64, 7, stride=2)
-
-
-def _large_pool() -> nn.Module:
-    return nn.MaxPool2d(kernel_size=3, stride=2, padding=1)
-
-
-def _small_stem(in_channels: int) -> nn.Conv2d:
-    return _conv(in_channels, 16, 3)
 
 
 def _conv(inputs: int, outputs: int, kernel: int, stride: int = 1) -> nn.Conv2d:

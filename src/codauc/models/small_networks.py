@@ -6,6 +6,7 @@ import operator
 from collections.abc import Iterable
 
 from torch import Tensor, nn
+from torch.nn.functional import pixel_unshuffle
 
 from codauc._internal.checks import known_arguments, whole
 from codauc.models.base import (
@@ -142,9 +143,7 @@ class PatchNet(Model, name="patchnet"):
 
 def _patches(x: Tensor, side: int) -> Tensor:
     """[N, C, H, W] to [N, H / side, W / side, C * side * side]."""
-    n, c, h, w = x.shape
-    blocks = x.reshape(n, c, h // side, side, w // side, side).permute(0, 2, 4, 1, 3, 5)
-    return blocks.reshape(n, h // side, w // side, c * side * side)
+    return pixel_unshuffle(x, side).permute(0, 2, 3, 1).contiguous()
 
 
 def _joined(x: Tensor) -> Tensor:

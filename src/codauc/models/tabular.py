@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +22,6 @@ from codauc.models.base import (
     positive,
     products,
 )
-from codauc.models.piecewise import Pieces
 
 
 class TabularNet(Model, name="tabular"):
@@ -58,13 +56,8 @@ class TabularNet(Model, name="tabular"):
         dropout: float = 0.0,
         pieces: int = 0,
     ) -> None:
-        categories = positive(
-            "categories",
-            "category size",
-            categories,
-            "its codes are 0 to size - 1",
-            MOST_COLUMNS,
-        )
+        remedy = "its codes are 0 to size - 1"
+        categories = positive("categories", "category size", categories, remedy, MOST_COLUMNS)
         remedy = "it is the number of columns that are not categories"
         least = 0 if categories else 1
         numbers = whole("numbers", numbers, least=least, most=MOST, remedy=remedy)
@@ -150,11 +143,8 @@ def embedding_width(size: int) -> int:
 def _check_codes(codes: Tensor, sizes: Tensor) -> None:
     # Floor finds fractions, and NaN, which differs from itself.
     wrong = (codes < 0) | (codes >= sizes) | (codes != codes.floor())
-    if bool(wrong.any()):
-        _refuse(codes, sizes, wrong)
-
-
-def _refuse(codes: Tensor, sizes: Tensor, wrong: Tensor) -> NoReturn:
+    if not bool(wrong.any()):
+        return
     row, index = wrong.nonzero()[0].tolist()
     size = int(sizes[index])
     raise ValueError(
@@ -162,3 +152,65 @@ def _refuse(codes: Tensor, sizes: Tensor, wrong: Tensor) -> NoReturn:
         f"whole number from 0 to {size - 1}, its size being {size}; give values that were not seen "
         "in training a code of their own, and count it in the size."
     )
+
+
+class Pieces(nn.Module):
+    """Each number x becomes asinh(x), and its way through `pieces` ranges of its column.
+
+        z_i = clamp((x - e_i) / (e_{i+1} - e_i), 0, 1),  i = 1..pieces
+
+    The edges e are quantiles of training data, so that a network can treat common values finely,
+    whatever the column's scale or skew. Until `fit` has set them z is 0. A range without width
+    stays 0.
+
+    >>> layer = Pieces(columns=1, pieces=2)
+    >>> layer.fit(torch.tensor([[0.0], [1.0], [5.0]]))
+    >>> layer(torch.tensor([[0.5], [3.0]]))
+    tensor([[0.4812, 0.5000, 0.0000],
+            [1.8184, 1.0000, 0.5000]])
+    """
+
+    starts: Tensor
+    slopes: Tensor
+
+    def __init__(self, columns: int, pieces: int) -> None:
+        super().__init__()
+        self.columns, self.pieces = columns, pieces
+        for name in ("starts", "slopes"):
+            self.register_buffer(name, torch.zeros(columns, pieces))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The inputs [N, columns] as [N, columns (1 + pieces)]."""
+        ways = ((x.unsqueeze(2) - self.starts) * self.slopes).clamp(0, 1)
+        return torch.cat([x.asinh(), ways.flatten(1)], dim=1)
+
+    @torch.no_grad()
+    def fit(self, x: Tensor) -> None:
+        """Set the edges from rows of training data [N, columns]."""
+        for column in range(self.columns):
+            edges = range_edges(x[:, column].double(), self.pieces)
+            width = edges.diff()
+            inert = width <= 0
+            self.starts[column] = edges[:-1]
+            self.slopes[column] = torch.where(inert, 0.0, 1 / width.masked_fill(inert, 1.0))
+
+
+def range_edges(values: Tensor, pieces: int) -> Tensor:
+    """The `pieces + 1` edges of one column, ascending; the last is repeated where there are fewer.
+
+    They are quantiles; or all values, if these are few. A value that is as frequent as a whole
+    range, such as 0 in counts, is one edge, and the others are the quantiles of the rest.
+
+    >>> range_edges(torch.tensor([0.0, 0, 0, 0, 0, 0, 1, 2, 3, 4]), pieces=3)
+    tensor([0., 1., 3., 4.])
+    """
+    distinct, counts = torch.unique(values, return_counts=True)
+    if len(distinct) > pieces + 1:
+        frequent = counts * pieces > len(values)
+        atoms = distinct[frequent][: pieces - 1]
+        rest = values[~torch.isin(values, distinct[frequent])]
+        levels = torch.linspace(0, 1, pieces + 1 - len(atoms), dtype=values.dtype)
+        quantiles = torch.quantile(rest, levels, interpolation="nearest")
+        distinct = torch.unique(torch.cat([atoms, quantiles]))
+    missing = pieces + 1 - len(distinct)
+    return torch.cat([distinct, distinct[-1:].expand(missing)])
