@@ -28,7 +28,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import codauc
 from benchmarks.measuring import Benchmark, Options, Pairs, alternate, status
 from codauc._internal.text_table import table
-from codauc.algorithm.engine import endless
+from codauc.algorithm.stage_loop import endless
 from codauc.data import Batches, read_table
 from codauc.models import TabularNet
 

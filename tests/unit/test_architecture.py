@@ -255,8 +255,11 @@ PRIVATE_OF_LIBRARIES = {
     "_replace": "NamedTuple: public in spite of its name",
     "_buffers": "torch.nn.Module: a buffer is replaced without a copy",
     "_parameters": "torch.nn.Module: a parameter is replaced without a copy",
-    "_foreach_add_": "torch: what its own optimizers call",
-    "_foreach_copy_": "torch: what its own optimizers call",
+    **{
+        f"_foreach_{name}": "torch: what its own optimizers call"
+        for name in ("add_", "mul_", "lerp_", "sqrt", "addcmul_", "addcdiv_")
+    },
+    "_active_ddp_module": "torch: which DistributedDataParallel runs a forward pass",
     "_C": "torch: whether it traces or transforms a function",
     "_are_functorch_transforms_active": "torch: whether it transforms a function",
     "_get_tracing_state": "torch: whether it traces",

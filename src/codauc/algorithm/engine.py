@@ -18,13 +18,12 @@ from codauc.algorithm.ppdsg import PPDSG
 from codauc.algorithm.round_controls import RoundControls
 from codauc.algorithm.rounds import Averager
 from codauc.algorithm.schedules import Stage
+from codauc.algorithm.stage_loop import endless, local_steps
 from codauc.algorithm.unknown_ratio import first_look
 from codauc.models.weights import check_weights
 from codauc.workers.group import Group, LocalGroup
 
 Batch = TypeVar("Batch")
-
-_PATIENCE = 1000  # batches without a step after which the loop is taken to be broken
 
 
 class CoDA(RoundControls):
@@ -92,7 +91,7 @@ class CoDA(RoundControls):
         self.closed = False  # whether its iterates are averaged, so that only alpha is missing
         self.synced_at = 0  # the step of its last round
         self.inner_at = 0  # the step of its last round inside the machine
-        self._loop: object | None = None  # which loop over a stage is running
+        self.loop: object | None = None  # which loop over a stage is running
         self._driven = False  # whether somebody else's loop takes the steps
         self._ending: Iterator[Any] | None = None  # batches for such a stage to end by itself
         self._modules: list[nn.Module] = []
@@ -181,7 +180,8 @@ class CoDA(RoundControls):
     def _run(self, stage: Stage, batches: Iterator[Batch]) -> Iterator[Batch]:
         if not self.closed:
             first_look(self.opt.loss, self.group, batches, self.forward.labels)
-            yield from self._local_steps(stage, batches)
+            self.make_up()  # a round that failed or was interrupted
+            yield from local_steps(self, stage.steps, batches)
         self._close(stage, batches)
 
     def _compare(self, stage: Stage, *, again: bool = True) -> None:
@@ -207,28 +207,6 @@ class CoDA(RoundControls):
         self.current = self._ending = None
         self.stages_done += 1
 
-    def _local_steps(self, stage: Stage, batches: Iterator[Batch]) -> Iterator[Batch]:
-        self._sync()  # a round that failed or was cut off is made up for
-        idle, self._loop = 0, (loop := object())
-        try:
-            while (before := self.opt.steps) < stage.steps:
-                batch = next(batches)
-                if self.forward.watched:
-                    yield batch
-                else:
-                    yield from self.forward.watch(batch)
-                if self._loop is not loop:
-                    raise RuntimeError("two loops over one stage: leave the first before a second.")
-                idle = idle + 1 if self.opt.steps == before else 0
-                if idle == _PATIENCE:
-                    raise RuntimeError(
-                        f"{_PATIENCE} batches without opt.step(): call it once for each batch (or "
-                        "for a few, to accumulate gradients)."
-                    )
-        finally:
-            if self._loop is loop:
-                self._loop = None
-
     def _sync(self) -> None:
         """What is due at this step and not yet done: a round, its delayed effect, an inner round.
 
@@ -248,7 +226,7 @@ class CoDA(RoundControls):
             self.synced_at = step
 
     def _before_step(self, *_: Any) -> None:
-        inside = self._driven or self._loop is not None
+        inside = self._driven or self.loop is not None
         if not inside or self.current is None or self.opt.steps >= self.current.steps:
             raise RuntimeError(
                 "opt.step() outside a stage: call it inside `for batch in coda.stage(...)`, or "
@@ -356,37 +334,3 @@ def _check_stage(stage: Any, delay: int) -> None:
 def _due(step: int, stage: Stage, every: int | None) -> bool:
     """Whether a period ends at this step; a stage's end has a round of its own."""
     return every is not None and step > 0 and step % every == 0 and step < stage.steps
-
-
-def endless(batches: Iterable[Batch]) -> Iterator[Batch]:
-    """The batches without end: an iterable is started again, an iterator must not end.
-
-    >>> from itertools import islice
-    >>> list(islice(endless([1, 2]), 5))
-    [1, 2, 1, 2, 1]
-    """
-    if not isinstance(batches, Iterable):
-        raise ValueError(
-            f"batches: got {type(batches).__name__}, expected something to iterate over, such as "
-            "a DataLoader or codauc.data.Batches."
-        )
-    return _again(batches)
-
-
-def _again(batches: Iterable[Batch]) -> Iterator[Batch]:
-    again = not isinstance(batches, Iterator)
-    while True:
-        count = 0
-        for count, batch in enumerate(batches, 1):  # noqa: B007
-            yield batch
-        if count == 0:
-            raise ValueError(
-                "batches: got none, expected at least one; this worker's shard has no data (or "
-                "less than a batch, with drop_last), or the iterator was used up: use fewer "
-                "workers, or a fresh iterator."
-            )
-        if not again:
-            raise ValueError(
-                f"batches ended after {count}: expected an endless iterator, or something that can "
-                "be iterated again, such as a DataLoader or a list."
-            )
