@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import pickle
 import signal
 import socket
 import subprocess
@@ -17,6 +18,7 @@ import workers as w
 
 import codauc
 from codauc.workers import GroupError, processes
+from codauc.workers.spawn import FailedError, sendable
 
 HERE = Path(__file__).parent
 PATHS = os.pathsep.join([str(Path(codauc.__file__).parents[1]), str(HERE)])
@@ -323,19 +325,33 @@ def test_results_that_cannot_be_sent_are_named():
         processes._packed(lambda: 1)
 
 
+class OneThatNeedsMore(Exception):
+    """Its arguments do not make it again."""
+
+    def __init__(self, file, *, line):
+        super().__init__(f"{file}, line {line}")
+
+
 @pytest.mark.parametrize(
-    ("name", "kind", "text"),
+    ("error", "kind", "text"),
     [
-        ("KeyError", KeyError, "worker 1 of 2: x"),
-        ("UnicodeDecodeError", RuntimeError, "worker 1 of 2: UnicodeDecodeError: x"),
-        ("OwnError", RuntimeError, "worker 1 of 2: OwnError: x"),
-        ("SystemExit", RuntimeError, "worker 1 of 2: SystemExit: x"),
+        (KeyError("x"), KeyError, "'worker 1 of 2: x'"),
+        (OSError(2, "no such file"), FileNotFoundError, "[Errno 2] no such file"),
+        (UnicodeDecodeError("utf-8", b"x", 0, 1, "bad"), UnicodeDecodeError, "'utf-8' codec can't"),
+        (GroupError("worker 1 of 2 was alone"), GroupError, "worker 1 of 2 was alone"),
+        (OneThatNeedsMore("a", line=3), RuntimeError, "worker 1 of 2: OneThatNeedsMore: a, line 3"),
+        (SystemExit(3), RuntimeError, "worker 1 of 2: sys.exit(3) in the worker"),
     ],
+    ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else "",
 )
-def test_errors_keep_their_type_where_python_has_it(name, kind, text):
-    error = processes._as_type(name, "worker 1 of 2", "x")
-    assert type(error) is kind
-    assert error.args == (text,)
+def test_errors_keep_their_type_where_they_can_be_sent(error, kind, text):
+    sent = pickle.loads(pickle.dumps(sendable(error)))
+    failed = FailedError({1: 1}, [{}, {"begun": True, "error": (0.0, sent)}])
+    found = processes._failure(failed, 2)
+    assert type(found) is kind
+    assert str(found).startswith(text)
+    assert "in the worker" in found.__notes__[0]
+    assert "worker 1 of 2" in "".join([str(found), *found.__notes__])
 
 
 def test_a_state_loaded_while_a_round_is_under_way_is_what_goes_on():

@@ -61,7 +61,7 @@ class Ledger:
         finally:
             self._observers.remove((stopped, resumed))
 
-    def add(self, kind: str, *, sent: int, received: int, seconds: float) -> None:
+    def add(self, kind: str, sent: int, received: int, seconds: float) -> None:
         """Enter one call."""
         tally = self.of(kind)
         tally.calls += 1
@@ -179,6 +179,20 @@ def different(calls: list[str], workers: Sequence[int]) -> str:
                 "worker must have the same model and take the same steps."
             )
     return ""
+
+
+def numbered(error: BaseException, rank: int, workers: int) -> BaseException:
+    """The error with the number of its worker in its message, or else in a note.
+
+    >>> numbered(ValueError("the file is empty"), 1, 2)
+    ValueError('worker 1 of 2: the file is empty')
+    """
+    number = f"worker {rank} of {workers}"
+    if error.args and isinstance(error.args[0], str) and not error.args[0].startswith(number):
+        error.args = (f"{number}: {error.args[0]}", *error.args[1:])
+    if number not in str(error):
+        error.add_note(f"raised by {number}")
+    return error
 
 
 def _children(rank: int, size: int) -> int:

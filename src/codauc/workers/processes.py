@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import contextlib
 import fcntl
 import io
@@ -21,8 +20,7 @@ from typing import Any, TypeVar
 import torch
 
 from codauc._internal.imports import as_started, safe_children
-from codauc._internal.random_streams import seed_everything
-from codauc.workers.group import Group, GroupError
+from codauc.workers.group import Group, GroupError, numbered
 from codauc.workers.network_interfaces import loopback
 from codauc.workers.signals import LEAVE, LEAVING, AskedToLeave, Requests
 from codauc.workers.spawn import FailedError, call_in_processes, signals_raised
@@ -33,13 +31,13 @@ R = TypeVar("R")
 
 _OLD = 60.0  # seconds
 _PREFIX = "codauc-launch-"  # of the names of temporary directories
+_FINAL = (ValueError, ArithmeticError)  # bad input, bad numbers: another try would end the same
 _NOTICE = "asked-to-end"  # the file by which workers that start late get a request
 
 
 def run_processes(
     function: Callable[[Group], R],
     workers: int,
-    seed: int,
     timeout: float,
     *,
     requests: Requests | None = None,
@@ -53,14 +51,13 @@ def run_processes(
     and then it is raised here with the worker's number. A worker that is stopped (SIGSTOP) is
     killed after a few seconds where all may be started again.
     """
-    _check_can_be_sent(function)
     with (
         signals_raised(only_quit=requests is not None),
         _own_directory() as directory,
         safe_children(),
         requests.forwarding(directory / _NOTICE) if requests else contextlib.nullcontext(),
     ):
-        arguments = (function, seed, timeout, directory, os.getpid(), requests)
+        arguments = (function, timeout, directory, os.getpid(), requests)
         try:
             results = _first_success(arguments, workers, max_restarts)
         except FailedError as error:
@@ -77,7 +74,7 @@ def _first_success(arguments: tuple[Any, ...], workers: int, restarts: int) -> l
         try:
             return _try(arguments, workers, number, restarts)
         except FailedError as error:
-            if any(failure.final for failure in error.failures.values()):
+            if any(isinstance(each, _FINAL) for _, each in error.errors.values()):
                 raise
     return _try(arguments, workers, restarts, restarts)
 
@@ -98,7 +95,6 @@ def _try(arguments: tuple[Any, ...], workers: int, number: int, restarts: int) -
 
 def _work(
     function: Callable[[Group], Any],
-    seed: int,
     timeout: float,
     directory: Path,
     parent: int,
@@ -117,34 +113,13 @@ def _work(
             guarded() if restarted else contextlib.nullcontext(),
             on_this_machine(directory / f"store-{number}", timeout) as group,
         ):
-            seed_everything(seed, group.rank)
-            with running_as_worker():
-                return _packed(function(group))
+            return _packed(function(group))
     except AskedToLeave:
         return _packed(None)
     finally:
         if requests is not None:  # nothing is left to be saved
             for each in LEAVING:
                 signal.signal(each, signal.SIG_DFL)
-
-
-_running = 0  # how many functions of a `launch` this process is in the middle of
-
-
-@contextlib.contextmanager
-def running_as_worker() -> Iterator[None]:
-    """While this lasts, the process is one of the workers that a `launch` has put to work."""
-    global _running
-    _running += 1
-    try:
-        yield
-    finally:
-        _running -= 1
-
-
-def is_worker() -> bool:
-    """Whether this process is, at the moment, a worker of a `launch`."""
-    return _running > 0
 
 
 @contextlib.contextmanager
@@ -186,36 +161,25 @@ def _packed(result: Any) -> bytes:
 
 
 def _failure(error: FailedError, workers: int) -> BaseException:
-    """The error of the worker who failed first, of its own type where Python has it built in."""
-    failures = error.failures
+    """The error of the worker who failed first; a GroupError follows from another's failure."""
+    found = sorted(
+        (isinstance(each, GroupError), when, rank) for rank, (when, each) in error.errors.items()
+    )
     killed = {rank: -code for rank, code in error.codes.items() if code < 0}
-    if killed and all(failure.follows for failure in failures.values()):
+    if killed and (not found or found[0][0]):
         rank = min(killed)
         name = signal.Signals(killed[rank]).name
         return GroupError(f"worker {rank} of {workers} was killed by {name}{_HINTS.get(name, '.')}")
-    if not failures:
-        rank, code = min(error.codes.items())
-        if error.messages[rank]:
-            return RuntimeError(f"worker {rank} of {workers} ended by itself with code {code}.")
-        return RuntimeError(
-            f"worker {rank} of {workers} ended with code {code} before it could begin; its own "
-            "message is above. Is the call of launch() under `if __name__ == '__main__':`?"
-        )
-    rank, first = min(failures.items(), key=lambda item: (item[1].follows, item[1].time))
-    number = f"worker {rank} of {workers}"
-    found = _as_type(first.type, number, first.message.removeprefix(f"{number}: "))
-    found.add_note(f"in the worker:\n{first.traceback.rstrip()}")
-    return found
-
-
-def _as_type(name: str, number: str, text: str) -> Exception:
-    if name == "GroupError":
-        return GroupError(text if text.startswith(number) else f"{number}: {text}")
-    kind = getattr(builtins, name, None)
-    if isinstance(kind, type) and issubclass(kind, Exception):
-        with contextlib.suppress(TypeError):  # some ask for more than a message
-            return kind(f"{number}: {text}")
-    return RuntimeError(f"{number}: {name}: {text}")
+    if found:
+        rank = found[0][-1]
+        return numbered(error.errors[rank][1], rank, workers)
+    rank, code = min(error.codes.items())
+    if error.messages[rank]:
+        return RuntimeError(f"worker {rank} of {workers} ended by itself with code {code}.")
+    return RuntimeError(
+        f"worker {rank} of {workers} ended with code {code} before it could begin; its own "
+        "message is above. Is the call of launch() under `if __name__ == '__main__':`?"
+    )
 
 
 _HINTS = {
@@ -232,7 +196,8 @@ def _named(function: Any) -> str:
     return str(getattr(inner, "__qualname__", None) or repr(inner))
 
 
-def _check_can_be_sent(function: Callable[..., Any]) -> None:
+def check_can_be_sent(function: Callable[..., Any]) -> None:
+    """Raise where processes could not get the function, or are about to start themselves again."""
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         raise RuntimeError(
             "launch() was reached while a worker imports this program: put the call under "

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pickle
 import signal
 import sys
 import threading
@@ -15,41 +16,13 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import wait
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch.multiprocessing
 
-from codauc.workers.group import GroupError
-
-_LOOK = 0.1  # seconds after which a signal that came meanwhile is handled
+_PAUSE = 0.1  # seconds after which a signal that came meanwhile is handled
 _GRACE = 30.0  # seconds in which a process may end by itself when it was asked to
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
-_MOST = 20_000  # characters of an error: a pipe takes that many before they are read
-
-
-class WorkerFailure(NamedTuple):
-    """The error that ended a process."""
-
-    type: str
-    message: str
-    traceback: str
-    follows: bool  # another worker's failure came first
-    final: bool  # bad input, bad numbers: another try would end the same
-    time: float
-
-    @classmethod
-    def of(cls, error: BaseException) -> WorkerFailure:
-        """What is known of an error where it is raised."""
-        if isinstance(error, SystemExit):
-            error = RuntimeError(f"sys.exit({error.code!r}) in the worker")
-        return cls(
-            type=type(error).__name__,
-            message=str(error)[:_MOST],
-            traceback="".join(traceback.format_exception(error))[-_MOST:],
-            follows=isinstance(error, GroupError),
-            final=isinstance(error, ValueError | ArithmeticError),
-            time=time.time(),
-        )
 
 
 class FailedError(Exception):
@@ -60,21 +33,17 @@ class FailedError(Exception):
         self.codes, self.messages = codes, messages
 
     @property
-    def failures(self) -> dict[int, WorkerFailure]:
-        """The errors by rank, of those that could send one."""
-        return {k: sent["failure"] for k, sent in enumerate(self.messages) if "failure" in sent}
+    def errors(self) -> dict[int, tuple[float, Exception]]:
+        """When and why processes failed, by rank, of those that could send it."""
+        return {k: sent["error"] for k, sent in enumerate(self.messages) if "error" in sent}
 
 
 class SignalledError(Exception):
-    """A signal came that would have ended this process."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(number)
-        self.number = number
+    """A signal came that would have ended this process: its number."""
 
 
 class _Child:
-    """A process and the messages it has sent: "begun", then "result" or "failure"."""
+    """A process and the messages it has sent: "begun", then "result" or "error"."""
 
     def __init__(self, environment: dict[str, str], function: Any, arguments: Any) -> None:
         context = torch.multiprocessing.get_context("spawn")
@@ -105,6 +74,16 @@ class _Child:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(self.process.pid, number)
 
+    def end(self, deadline: float) -> None:
+        """Wait until it ends by itself, or then make it; what it has to say is taken meanwhile."""
+        while self.process.exitcode is None and time.monotonic() < deadline:
+            self.receive()
+            self.process.join(_PAUSE)
+        self.send(signal.SIGKILL)
+        self.process.join()
+        self.receive()
+        self.pipe.close()
+
 
 def call_in_processes(
     function: Callable[..., bytes], arguments: tuple[Any, ...], environments: list[dict[str, str]]
@@ -121,10 +100,15 @@ def call_in_processes(
             child.start()
         return _results(children)
     except SignalledError as error:
-        number = error.number
+        number = error.args[0]
         raise
     finally:
-        _end(children, number)
+        started = [child for child in children if child.process.pid is not None]
+        deadline = time.monotonic() + _GRACE
+        for child in started:
+            child.send(number, signal.SIGCONT)  # also to those that are stopped
+        for child in started:
+            child.end(deadline)
 
 
 def _call(pipe: Any, environment: dict[str, str], function: Any, arguments: Any) -> None:
@@ -136,8 +120,21 @@ def _call(pipe: Any, environment: dict[str, str], function: Any, arguments: Any)
     except BaseException as error:
         if isinstance(error, Exception | SystemExit):
             with contextlib.suppress(OSError):  # nobody may be there to read it
-                pipe.send(("failure", WorkerFailure.of(error)))
+                pipe.send(("error", (time.time(), sendable(error))))
         sys.exit(1)
+
+
+def sendable(error: BaseException) -> BaseException:
+    """The error with its traceback as a note; of another type if its own cannot be sent."""
+    if isinstance(error, SystemExit):
+        error = RuntimeError(f"sys.exit({error.code!r}) in the worker")
+    text = "".join(traceback.format_exception(error)).rstrip()
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        error = RuntimeError(f"{type(error).__name__}: {error}")
+    error.add_note(f"in the worker:\n{text}")
+    return error
 
 
 def _results(children: list[_Child]) -> list[bytes]:
@@ -156,25 +153,8 @@ def _results(children: list[_Child]) -> list[bytes]:
         if all(code == 0 for code in codes):
             return [child.messages["result"] for child in children]
         pipes = [child.pipe for child in children if not child.pipe.closed]
-        living = [
-            c.process.sentinel for c, code in zip(children, codes, strict=True) if code is None
-        ]
-        wait([*pipes, *living], _LOOK)
-
-
-def _end(children: list[_Child], number: int) -> None:
-    """Ask those that still run to end, also those that are stopped, then make them."""
-    started = [child for child in children if child.process.pid is not None]
-    for child in started:
-        child.send(number, signal.SIGCONT)
-    deadline = time.monotonic() + _GRACE
-    for child in started:
-        while child.process.exitcode is None and time.monotonic() < deadline:
-            child.process.join(_LOOK)
-        child.send(signal.SIGKILL)
-        child.process.join()
-        child.receive()
-        child.pipe.close()
+        ends = [child.process.sentinel for child in children if child.process.exitcode is None]
+        wait([*pipes, *ends], _PAUSE)
 
 
 @contextlib.contextmanager
@@ -196,7 +176,7 @@ def signals_raised(*, only_quit: bool) -> Iterator[None]:
     try:
         yield
     except SignalledError as error:
-        number = error.number
+        number = error.args[0]
     finally:
         for each, handler in before.items():
             signal.signal(each, handler)
