@@ -18,7 +18,7 @@ import workers as w
 
 import codauc
 from codauc.workers import GroupError, processes
-from codauc.workers.spawn import FailedError, sendable
+from codauc.workers.processes import FailedError, sendable
 
 HERE = Path(__file__).parent
 PATHS = os.pathsep.join([str(Path(codauc.__file__).parents[1]), str(HERE)])
@@ -314,7 +314,7 @@ def test_an_existing_process_group_is_used_and_left_alone():
 
 
 def test_an_unknown_interface_leaves_the_choice_to_gloo():
-    from codauc.workers.network_interfaces import interface_towards
+    from codauc.workers.rendezvous import interface_towards
 
     assert interface_towards("127.0.0.1") == "lo"
     assert interface_towards("256.1.1.1") is None
@@ -325,7 +325,7 @@ def test_results_that_cannot_be_sent_are_named():
         processes._packed(lambda: 1)
 
 
-class OneThatNeedsMore(Exception):
+class NeedsMoreError(Exception):
     """Its arguments do not make it again."""
 
     def __init__(self, file, *, line):
@@ -339,7 +339,7 @@ class OneThatNeedsMore(Exception):
         (OSError(2, "no such file"), FileNotFoundError, "[Errno 2] no such file"),
         (UnicodeDecodeError("utf-8", b"x", 0, 1, "bad"), UnicodeDecodeError, "'utf-8' codec can't"),
         (GroupError("worker 1 of 2 was alone"), GroupError, "worker 1 of 2 was alone"),
-        (OneThatNeedsMore("a", line=3), RuntimeError, "worker 1 of 2: OneThatNeedsMore: a, line 3"),
+        (NeedsMoreError("a", line=3), RuntimeError, "worker 1 of 2: NeedsMoreError: a, line 3"),
         (SystemExit(3), RuntimeError, "worker 1 of 2: sys.exit(3) in the worker"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else "",
