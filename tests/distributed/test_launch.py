@@ -169,6 +169,11 @@ if __name__ == "__main__":
 """
 
 
+def hear_interrupts():
+    """Also where these tests run as a background job, which ignores SIGINT."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @pytest.mark.parametrize("ending", ["SIGINT to all", "SIGTERM", "SIGKILL"])
 def test_workers_end_with_the_program_however_it_ends(ending, tmp_path):
     script = tmp_path / "script.py"
@@ -182,6 +187,7 @@ def test_workers_end_with_the_program_however_it_ends(ending, tmp_path):
         stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,
+        preexec_fn=hear_interrupts,
     )
     workers = wait_for([pids / "0", pids / "1"], process)
     time.sleep(0.3)

@@ -12,7 +12,7 @@ import struct
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future
 from datetime import timedelta
 from typing import Any, NamedTuple
@@ -230,17 +230,10 @@ def share_cores(local_size: int | None) -> None:
         torch.set_num_threads(max(1, cores // local_size))
 
 
-@contextlib.contextmanager
-def interface(master: str) -> Iterator[None]:
+def choose_interface(master: str) -> None:
     """Let gloo use the interface that leads to the other workers, unless the user named one."""
-    name = None if "GLOO_SOCKET_IFNAME" in os.environ else interface_towards(master)
-    if name is not None:
-        os.environ["GLOO_SOCKET_IFNAME"] = name
-    try:
-        yield
-    finally:
-        if name is not None:
-            del os.environ["GLOO_SOCKET_IFNAME"]
+    if (name := interface_towards(master)) is not None:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
 
 
 def interface_towards(host: str) -> str | None:

@@ -25,9 +25,9 @@ from codauc.workers.group import Call, Group, GroupError, Ledger, Pending, diffe
 from codauc.workers.rendezvous import (
     Meeting,
     Place,
+    choose_interface,
     gist,
     hosts_of,
-    interface,
     one_line,
     open_store,
     record_of_this_worker,
@@ -61,7 +61,7 @@ class DistributedGroup(Group):
         meeting: Meeting | None = None,
         parent: DistributedGroup | None = None,
     ) -> None:
-        self.process_group: dist.ProcessGroup | None = process_group
+        self.process_group: Any = process_group  # None when it is over
         self.hosts, self.timeout = hosts, timeout
         self.rank, self.size = process_group.rank(), process_group.size()
         self._meeting, self._root = meeting, parent or self
@@ -69,7 +69,7 @@ class DistributedGroup(Group):
         self._owned = meeting is not None and parent is None
         self._broken = ""  # why no call can be made any more
         self._machine: DistributedGroup | None = None
-        self._patience = Patience(timeout, timeout)
+        self.patience = Patience(timeout, timeout)
         self._limit = timeout  # of torch's, at this moment
         self._agreed: dict[str, str] = {}  # the last call of each kind, which all workers made
         everywhere = dist.get_process_group_ranks(self._root.process_group)
@@ -123,22 +123,17 @@ class DistributedGroup(Group):
     def limit_waiting(self, least: float, most: float) -> None:
         """Wait for others by how long it took so far."""
         if self._owned:
-            self._patience = Patience(least, most)
+            self.patience = Patience(least, most)
 
     def times(self) -> dict[str, float]:
         """How long calls took at most."""
-        return self._patience.longest
+        return self.patience.longest
 
     def be_patient(self, kind: str) -> None:
         """Let the collective that begins wait as long as one of its kind may."""
-        limit = self._patience.limit(kind)
-        if limit != self._limit:
-            self._limit = limit
-            _set_timeout(timedelta(seconds=limit), self.process_group)
-
-    def took(self, kind: str) -> None:
-        """A collective is over."""
-        self._patience.took(kind)
+        before, self._limit = self._limit, self.patience.limit(kind)
+        if self._limit != before:
+            _set_timeout(timedelta(seconds=self._limit), self.process_group)
 
     def machine(self) -> Group:
         """The workers on the same host; when first called, a collective of theirs."""
@@ -146,12 +141,11 @@ class DistributedGroup(Group):
             self.wait_for_flight()
             here = [k for k, host in enumerate(self.hosts) if host == self.hosts[self.rank]]
             everywhere = dist.get_process_group_ranks(self.process_group)
-            with interface(os.environ.get("MASTER_ADDR", "")):
-                group = dist.new_group(
-                    [everywhere[k] for k in here],
-                    timeout=timedelta(seconds=self.timeout),
-                    use_local_synchronization=True,
-                )
+            group = dist.new_group(
+                [everywhere[k] for k in here],
+                timeout=timedelta(seconds=self.timeout),
+                use_local_synchronization=True,
+            )
             assert isinstance(group, dist.ProcessGroup)
             hosts = [self.hosts[k] for k in here]
             self._machine = DistributedGroup(group, hosts, self.timeout, self._meeting, self._root)
@@ -221,7 +215,7 @@ class _Work:
         ledger.stop_computing()
         with self._watched():
             self.work.wait()
-        self.group.took(self.call.kind)
+        self.group.patience.took(self.call.kind)
         end = self.end or time.perf_counter()
         traffic = self.call.traffic(self.group.rank, self.group.size)
         ledger.add(self.call.kind, *traffic, end - self.start)
@@ -245,8 +239,7 @@ class _Work:
         raise self.group.fail(text, self.call)
 
 
-def _begin(call: Call, group: dist.ProcessGroup | None) -> Any:
-    assert group is not None
+def _begin(call: Call, group: Any) -> Any:
     if call.name == "sum_":
         return dist.all_reduce(call.tensor, group=group, async_op=True)
     if call.name == "broadcast_":
@@ -327,6 +320,7 @@ def on_this_machine(file: Path, timeout: float) -> DistributedGroup:
 
 def _made_for(place: Place, timeout: float, store: Store, master: str) -> DistributedGroup:
     share_cores(place.local_size)
+    choose_interface(master)
     gpu = torch.cuda.is_available()
     if gpu:
         torch.cuda.set_device(place.local_rank % torch.cuda.device_count())
@@ -338,14 +332,13 @@ def _made_for(place: Place, timeout: float, store: Store, master: str) -> Distri
     # connections would stay open when this worker leaves.
     importlib.import_module("torch._dynamo")
     try:
-        with interface(master):
-            dist.init_process_group(
-                "cpu:gloo,cuda:nccl" if gpu else "gloo",
-                store=fresh,
-                rank=place.rank,
-                world_size=place.size,
-                timeout=timedelta(seconds=timeout),
-            )
+        dist.init_process_group(
+            "cpu:gloo,cuda:nccl" if gpu else "gloo",
+            store=fresh,
+            rank=place.rank,
+            world_size=place.size,
+            timeout=timedelta(seconds=timeout),
+        )
     except RuntimeError as error:
         meeting.leave(one_line(error))
         raise GroupError(
