@@ -327,13 +327,7 @@ def _named(function: Any) -> str:
 
 
 def check_can_be_sent(function: Callable[..., Any]) -> None:
-    """Raise where processes could not get the function, or are about to start themselves again."""
-    if getattr(multiprocessing.current_process(), "_inheriting", False):
-        raise RuntimeError(
-            "launch() was reached while a worker imports this program: put the call under "
-            "`if __name__ == '__main__':`."
-        )
-    main = sys.modules["__main__"]
+    """Raise where processes could not get the function."""
     try:
         data = pickle.dumps(function)
     except Exception as error:
@@ -341,7 +335,7 @@ def check_can_be_sent(function: Callable[..., Any]) -> None:
             f"{_named(function)} cannot be sent to processes ({error}): expected a function "
             "defined at the top of a module, or functools.partial of one; or use simulate=True."
         ) from None
-    if b"__main__" in data and not hasattr(main, "__file__"):
+    if b"__main__" in data and not hasattr(sys.modules["__main__"], "__file__"):
         raise ValueError(
             f"{_named(function)} was defined in a notebook or at a prompt, where processes cannot "
             "find it: put it into a file and import it; or use simulate=True."

@@ -215,7 +215,7 @@ def _within(seconds: float, make: Callable[[], Store]) -> Store:
     def body() -> None:
         try:
             made.set_result(make())
-        except RuntimeError as error:
+        except Exception as error:
             made.set_exception(error)
 
     threading.Thread(target=body, daemon=True).start()
@@ -274,7 +274,7 @@ def record_of_this_worker() -> dict[str, Any]:
 
 
 def _boot() -> str:
-    """What tells two machines of one name apart: containers often share a name."""
+    """What differs between two machines of one name: containers often share a name."""
     try:
         network = os.readlink("/proc/self/ns/net")
         with open("/proc/sys/kernel/random/boot_id") as file:
