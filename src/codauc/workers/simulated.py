@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
+from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -67,8 +68,8 @@ class _Simulation:
         self.seconds = 0.0  # that the last calls took
         self._waiting: dict[int, _Waiting] = {}
         self._running: int | None = None
-        self._turns = [threading.Event() for _ in range(size)]
-        self._parked = threading.Event()  # nobody runs
+        self._turns: list[SimpleQueue[None]] = [SimpleQueue() for _ in range(size)]
+        self._parked: SimpleQueue[None] = SimpleQueue()  # the running one has stopped
         settings = _thread_settings()
         self._threads = {
             rank: threading.Thread(
@@ -110,12 +111,13 @@ class _Simulation:
         set_random_state(state)
 
     def _park(self, worker: int) -> None:
-        self._turns[worker].clear()
+        while not self._turns[worker].empty():  # an interrupt may have given it a second one
+            self._turns[worker].get()
         self._running = None
-        self._parked.set()
+        self._parked.put(None)
 
     def _wait_for_turn(self, worker: int) -> None:
-        self._turns[worker].wait()
+        self._turns[worker].get()
         if self.failure is not None:
             rank, error = self.failure
             raise error if rank == worker else _Aborted
@@ -135,11 +137,11 @@ class _Simulation:
             thread.join()
 
     def _run(self, worker: int) -> None:
-        self._parked.clear()
         self._running = worker
-        self._turns[worker].set()
+        self._turns[worker].put(None)
         while self._running is not None and self._threads[worker].is_alive():
-            self._parked.wait(timeout=0.1)  # in slices, so that an outer simulation can end it
+            with contextlib.suppress(Empty):
+                self._parked.get(timeout=0.1)  # in slices, so that an outer simulation can end it
 
     def stop(self, error: BaseException) -> None:
         """End all workers, one after the other: the running one now, the others at their turn."""
