@@ -112,9 +112,9 @@ def test_bad_set_ups_end_in_one_clear_error_long_before_the_timeout(case):
     function, kind, message = BAD[case]
     start = time.monotonic()
     with pytest.raises(kind, match=message) as caught:
-        launch(function, timeout=200)
+        launch(function, timeout=2000)
     assert type(caught.value) is kind
-    assert time.monotonic() - start < 100
+    assert time.monotonic() - start < 1000
     if case in ("different models", "raises"):
         assert "Traceback" in caught.value.__notes__[0]
 
