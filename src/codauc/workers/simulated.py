@@ -142,6 +142,9 @@ class _Simulation:
         while self._running is not None and self._threads[worker].is_alive():
             with contextlib.suppress(Empty):
                 self._parked.get(timeout=0.1)  # in slices, so that an outer simulation can end it
+        if self._running is not None:  # ended by an interrupt before it could say so
+            self._living.discard(worker)
+            self._running = None
 
     def stop(self, error: BaseException) -> None:
         """End all workers, one after the other: the running one now, the others at their turn."""
