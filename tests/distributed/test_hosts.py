@@ -131,10 +131,10 @@ def test_a_cut_link_carries_nothing_until_it_is_mended():
 def test_when_one_fails_the_others_are_not_waited_for_without_end():
     start = time.monotonic()
     with Hosts(2) as hosts:
-        commands = [["sleep", "100"], ["sh", "-c", "exit 3"]]
+        commands = [["sleep", "1000"], ["sh", "-c", "exit 3"]]
         codes = hosts.run(lambda i: commands[i], patience=0.2)
     assert codes == [-signal.SIGKILL, 3]
-    assert time.monotonic() - start < 90
+    assert time.monotonic() - start < 500
 
 
 @needs_hosts

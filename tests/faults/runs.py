@@ -83,7 +83,7 @@ def alive(pid):
         return False
 
 
-def wait_for(condition, seconds=120, pause=0.01):
+def wait_for(condition, seconds=600, pause=0.01):
     """Wait until something holds, and return it."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
@@ -110,8 +110,8 @@ def kill(process):
     """Kill a process with what it has started, and see all of it end."""
     family = [process.pid, *children(process.pid)]
     os.kill(process.pid, signal.SIGKILL)
-    process.communicate(timeout=30)
-    wait_for(lambda: not any(map(alive, family[1:])), 30)
+    process.communicate(timeout=120)
+    wait_for(lambda: not any(map(alive, family[1:])))
 
 
 def history(out):

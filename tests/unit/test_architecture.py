@@ -270,7 +270,6 @@ PRIVATE_OF_LIBRARIES = {
     "_actions": "argparse: the options of a parser",
     "_SubParsersAction": "argparse: the commands of a parser",
     "_children": "multiprocessing: active_children() would reap them",
-    "_inheriting": "multiprocessing: whether a worker imports the program",
     "_type_": "ctypes: public in spite of its name",
 }
 

@@ -57,10 +57,10 @@ def _plain(value: Any, tensors: dict[str, Tensor], where: str) -> Any:
     if isinstance(value, list | tuple):
         parts = [_plain(part, tensors, f"{where}/{i}") for i, part in enumerate(value)]
         return ["tuple" if isinstance(value, tuple) else "list", parts]
-    if isinstance(value, Tensor | np.ndarray):
-        if isinstance(value, Tensor):
-            tensors[where] = value.detach().cpu().contiguous().clone()  # none may share memory
-            return ["tensor", where]
+    if isinstance(value, Tensor):
+        tensors[where] = value.detach().cpu().contiguous().clone()  # none may share memory
+        return ["tensor", where]
+    if isinstance(value, np.ndarray):
         tensors[where] = torch.from_numpy(np.array(value))
         return ["array", where]
     raise ValueError(f"{where}: {type(value).__name__} cannot be saved.")

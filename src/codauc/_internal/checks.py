@@ -71,10 +71,9 @@ def whole(name: str, value: Any, *, least: int, most: int | None = None, remedy:
         number = None if isinstance(value, bool) else operator.index(value)
     except TypeError:
         number = None
-    if number is None or number < least:
-        raise ValueError(f"{name}={shown(value)}: expected an integer >= {least}; {remedy}.")
-    if most is not None and number > most:
-        raise ValueError(f"{name}={shown(value)}: expected an integer <= {most}; {remedy}.")
+    if number is None or number < least or (most is not None and number > most):
+        bound = f">= {least}" if number is None or number < least else f"<= {most}"
+        raise ValueError(f"{name}={shown(value)}: expected an integer {bound}; {remedy}.")
     return number
 
 
@@ -110,12 +109,8 @@ def real(
 
 def warn(message: str) -> None:
     """Warn at the line of the user's code: the first outside this package and torch."""
-    frame, level = inspect.currentframe(), 1
-    while frame is not None and frame.f_globals.get("__name__", "").split(".")[0] in (
-        "codauc",
-        "torch",
-        "contextlib",
-    ):
+    frame, level, ours = inspect.currentframe(), 1, ("codauc", "torch", "contextlib")
+    while frame is not None and frame.f_globals.get("__name__", "").split(".")[0] in ours:
         frame, level = frame.f_back, level + 1
     warnings.warn(message, stacklevel=level - (frame is None))
 

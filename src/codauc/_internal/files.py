@@ -67,7 +67,7 @@ def whole_file(path: str | os.PathLike[str], what: str = "it") -> Iterator[Path]
     partial = target.with_name(f"{begin}{uuid.uuid4().hex}")
     file = None
     try:
-        _remove_abandoned(target.parent, begin)
+        remove_partial(target.parent, begin)
         file = lock(partial, os.O_CREAT | os.O_EXCL)
         yield partial
         with partial.open("rb") as written:
@@ -86,10 +86,7 @@ def whole_file(path: str | os.PathLike[str], what: str = "it") -> Iterator[Path]
 
 
 def entries(folder: Path) -> list[Path]:
-    """What is in a directory, by name; nothing if there is none, also if it goes just now.
-
-    Whoever asks first whether it is there, and then lists it, meets another process between.
-    """
+    """What is in a directory, by name; nothing if there is none, also if it goes just now."""
     try:
         return sorted(folder / name for name in os.listdir(folder))
     except (FileNotFoundError, NotADirectoryError):
@@ -122,20 +119,15 @@ def lock(path: Path, flags: int = 0) -> int | None:
 def remove_abandoned(path: Path) -> None:
     """Remove a file that no process has locked."""
     with suppress(OSError):
-        file = lock(path)
-        if file is not None:
+        if (file := lock(path)) is not None:
             try:
                 path.unlink(missing_ok=True)
             finally:
                 os.close(file)
 
 
-def remove_partial(folder: Path) -> None:
+def remove_partial(folder: Path, begin: str = PARTIAL) -> None:
     """Remove what processes that were killed left half written there."""
-    _remove_abandoned(folder, PARTIAL)
-
-
-def _remove_abandoned(folder: Path, begin: str) -> None:
     for path in entries(folder):
         if path.name.startswith(begin):
             remove_abandoned(path)

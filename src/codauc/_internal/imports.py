@@ -112,13 +112,11 @@ _SAFE_PATH, _OURS = "PYTHONSAFEPATH", "codauc"
 def safe_children() -> Iterator[None]:
     """Let processes that are started meanwhile not search the current directory first.
 
-    Python does so until it is told the path of the process that started it, so that a file there
+    Python does so until it gets the path of the process that started it, so that a file there
     could take the place of any module. `as_started` ends it in the new process.
     """
-    if os.environ.get(_SAFE_PATH):
-        yield
-        return
-    os.environ[_SAFE_PATH] = _OURS
+    if not os.environ.get(_SAFE_PATH):
+        os.environ[_SAFE_PATH] = _OURS
     try:
         yield
     finally:

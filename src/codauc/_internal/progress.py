@@ -7,7 +7,6 @@ import sys
 from time import monotonic
 from typing import Self, TextIO
 
-from codauc._internal.checks import known_arguments, whole
 from codauc._internal.terminal import printable, printable_lines
 
 _SECONDS_BETWEEN_REDRAWS = 0.1
@@ -18,9 +17,9 @@ class Progress:
     """Progress towards `total`, with a note, the time taken and an estimate of the time left.
 
     On a terminal it is one line, redrawn at most ten times a second and never longer than the
-    terminal is wide, or than `width` columns if given. Elsewhere (a pipe, a log) it is plain
-    lines, at most one in each tenth of the way. It goes to standard error unless `stream` is
-    given. A stream that cannot be written to silences it and never stops the run.
+    terminal is wide. Elsewhere (a pipe, a log) it is plain lines, at most one in each tenth of the
+    way. It goes to standard error unless `stream` is given. A stream that cannot be written to
+    silences it and never stops the run.
 
     With d of `total` done and d_0 done at the first update, a time t ago, the time left is
     `t (total - d) / (d - d_0)`; so a resumed run is not taken for a fast one.
@@ -34,20 +33,9 @@ class Progress:
     train 100% AUC 0.94 00:00 elapsed
     """
 
-    @known_arguments
-    def __init__(
-        self,
-        total: int,
-        *,
-        label: str = "",
-        stream: TextIO | None = None,
-        width: int | None = None,
-    ) -> None:
-        self.total = whole("total", total, least=0, remedy="use the number of steps")
-        if width is not None:
-            width = whole("width", width, least=1, remedy="leave it out to use the terminal's")
-        self._label, self._width = _one_line(label), width
-        self._stream: TextIO | None = sys.stderr if stream is None else stream
+    def __init__(self, total: int, *, label: str = "", stream: TextIO | None = None) -> None:
+        self.total, self._label = total, _one_line(label)
+        self._stream = sys.stderr if stream is None else stream
         self._terminal = _is_terminal(self._stream)
         self._begin = monotonic()
         self._first: tuple[float, int] | None = None
@@ -62,11 +50,12 @@ class Progress:
             self._first = (now, done)
         self._done, self._note = done, note
         if self._terminal:
-            if now - self._drawn_time >= _SECONDS_BETWEEN_REDRAWS or self._just_reached_total():
+            reached = done >= self.total > self._drawn_done
+            if reached or now - self._drawn_time >= _SECONDS_BETWEEN_REDRAWS:
                 self._redraw(now)
         elif (tenth := self._parts(10)) > self._tenth:
             self._tenth = tenth
-            self._write(" ".join(self._texts(now)) + "\n")
+            self._write(self._text(now) + "\n")
 
     def close(self) -> None:
         """Show the last state and end the line; later updates do nothing."""
@@ -85,40 +74,29 @@ class Progress:
         """How many of so many equal parts of the way are done."""
         return max(0, min(parts, parts * self._done // self.total)) if self.total else parts
 
-    def _just_reached_total(self) -> bool:
-        return self._done >= self.total > self._drawn_done
-
-    def _texts(self, now: float) -> list[str]:
-        percent = f"{self._parts(100):3d}%"
-        times = f"{_clock(now - self._begin)} elapsed"
-        left = self._seconds_left(now)
-        if left is not None:
-            times += f", {_clock(left)} left"
-        return [text for text in (self._label, percent, _one_line(self._note), times) if text]
-
-    def _seconds_left(self, now: float) -> float | None:
+    def _text(self, now: float) -> str:
         assert self._first is not None
-        then, done = self._first
-        if not done < self._done < self.total:
-            return None
-        return (now - then) * (self.total - self._done) / (self._done - done)
+        times, (then, done) = f"{_clock(now - self._begin)} elapsed", self._first
+        if done < self._done < self.total:
+            left = (now - then) * (self.total - self._done) / (self._done - done)
+            times += f", {_clock(left)} left"
+        parts = (self._label, f"{self._parts(100):3d}%", _one_line(self._note), times)
+        return " ".join(filter(None, parts))
 
     def _redraw(self, now: float) -> None:
         self._drawn_done, self._drawn_time = self._done, now
         # The last column stays free: some terminals wrap as soon as it is filled.
-        room = (self._width or _columns(self._stream)) - 1
-        text = " ".join(self._texts(now))
+        room, text = _columns(self._stream) - 1, self._text(now)
         cells = min(_LONGEST_BAR, room - len(text) - len("[] "))
         if cells >= _SHORTEST_BAR:
             text = f"[{'#' * self._parts(cells):.<{cells}}] {text}"
         self._write("\r" + text[:room].ljust(room))
 
     def _write(self, text: str) -> None:
-        if self._stream is None:
-            return
         try:
-            self._stream.write(text)
-            self._stream.flush()
+            if self._stream is not None:
+                self._stream.write(text)
+                self._stream.flush()
         except (OSError, ValueError):  # a broken pipe; a closed file
             self._stream, self._terminal = None, False
 

@@ -7,13 +7,15 @@ options from them, and `check` compares values with them: files may hold anythin
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from numbers import Integral, Real
 from typing import Any, TypeVar, cast
 
 from codauc._internal.checks import choice, real, shown, whole
 
 T = TypeVar("T")
+
+_DECLARED = "setting"  # the key of a field's metadata
 
 _KINDS: dict[str, tuple[type, ...]] = {
     "str": (str,),
@@ -73,29 +75,21 @@ def setting(
         common: Whether `--help` shows it; `--help-all` shows all.
         limits: Arguments of `checks.whole` or `checks.real`: `least`, `above`, `below`, `remedy`.
     """
-    about = {
-        "help": help,
-        "option": option,
-        "metavar": metavar or "|".join(choices) or None,
-        "choices": choices,
-        "common": common,
-        "limits": limits,
-    }
+    names = metavar or "|".join(choices) or None
+    about = Setting("", "", default, help, option or "", names, choices, common, limits)
     if isinstance(default, dict):
-        return cast(T, field(default_factory=dict, metadata=about))
-    return field(default=default, metadata=about)
+        return cast(T, field(default_factory=dict, metadata={_DECLARED: about}))
+    return field(default=default, metadata={_DECLARED: about})
 
 
 def declared(kind: type) -> Iterator[Setting]:
     """The settings that a class declares, in order."""
     for each in fields(kind):
-        if each.metadata:
-            about = dict(each.metadata)
-            dashed = f"--{each.name.replace('_', '-')}" if about["help"] else ""
-            about["option"] = about["option"] or dashed
-            default = {} if each.default is MISSING else each.default
+        about: Setting | None = each.metadata.get(_DECLARED)
+        if about is not None:
+            dashed = f"--{each.name.replace('_', '-')}" if about.help else ""
             written = str(each.type).removesuffix(" | None")
-            yield Setting(name=each.name, kind=written, default=default, **about)
+            yield replace(about, name=each.name, kind=written, option=about.option or dashed)
 
 
 def check(settings: Any, kind: type | None = None) -> None:

@@ -61,7 +61,7 @@ class Ledger:
         finally:
             self._observers.remove((stopped, resumed))
 
-    def add(self, kind: str, *, sent: int, received: int, seconds: float) -> None:
+    def add(self, kind: str, sent: int, received: int, seconds: float) -> None:
         """Enter one call."""
         tally = self.of(kind)
         tally.calls += 1
@@ -159,11 +159,11 @@ class Call(NamedTuple):
         """
         n, others = self.tensor.nbytes, size - 1
         if self.name == "broadcast_":
-            return _children(rank, size) * n, n if rank else 0
-        share = {"sum_": 2 * others * n // size, "gather": others * n}.get(
-            self.name, others * n // size
-        )
-        return share, share
+            steps = (1 << i for i in range(size.bit_length()))
+            children = sum(rank < step and rank + step < size for step in steps)
+            return children * n, n if rank else 0
+        whole = {"sum_": 2 * others * n, "gather": others * n * size, "exchange": others * n}
+        return whole[self.name] // size, whole[self.name] // size
 
 
 def different(calls: list[str], workers: Sequence[int]) -> str:
@@ -181,10 +181,18 @@ def different(calls: list[str], workers: Sequence[int]) -> str:
     return ""
 
 
-def _children(rank: int, size: int) -> int:
-    """How many workers one worker passes a broadcast on to, in a binomial tree from 0."""
-    steps = (1 << i for i in range(size.bit_length()))
-    return sum(rank < step and rank + step < size for step in steps)
+def numbered(error: BaseException, rank: int, workers: int) -> BaseException:
+    """The error with the number of its worker in its message, or else in a note.
+
+    >>> numbered(ValueError("the file is empty"), 1, 2)
+    ValueError('worker 1 of 2: the file is empty')
+    """
+    number = f"worker {rank} of {workers}"
+    if error.args and isinstance(error.args[0], str) and not error.args[0].startswith(number):
+        error.args = (f"{number}: {error.args[0]}", *error.args[1:])
+    if number not in str(error):
+        error.add_note(f"raised by {number}")
+    return error
 
 
 class Pending(Protocol):
@@ -203,28 +211,26 @@ class Flight:
     def __init__(self, group: Group, steps: Iterator[Pending]) -> None:
         self._group, self._steps = group, steps
         self._pending: Pending | None = None
-        self.landed = False
         self._pass()
 
     def advance(self) -> None:
         """Take every step that is possible without waiting."""
-        while not self.landed and self._pending is not None and self._pending.done():
+        while self._pending is not None and self._pending.done():
             self._pass()
 
     def land(self) -> None:
         """Wait for the end."""
-        while not self.landed:
+        while self._pending is not None:
             self._pass()
 
     def _pass(self) -> None:
-        pending, self._pending = self._pending, None
         # Until the next collective is under way, whatever fails here ends the flight.
-        self.landed, self._group.flight = True, None
+        pending, self._pending, self._group.flight = self._pending, None, None
         if pending is not None:
             pending.wait()
         self._pending = next(self._steps, None)
         if self._pending is not None:
-            self.landed, self._group.flight = False, self
+            self._group.flight = self
 
 
 class Group(ABC):

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextvars import ContextVar
+from functools import partial
 from typing import TypeVar
 
 from codauc._internal.checks import known_arguments, warn, whole
 from codauc._internal.random_streams import random_state, seed_everything, set_random_state
 from codauc.workers.group import Group, LocalGroup
-from codauc.workers.processes import is_worker, run_processes, running_as_worker
+from codauc.workers.processes import check_can_be_sent, run_processes
 from codauc.workers.signals import Requests
 from codauc.workers.simulated import run
 from codauc.workers.torch_distributed import TIMEOUT, distributed, seconds
@@ -17,6 +19,7 @@ from codauc.workers.torch_distributed import TIMEOUT, distributed, seconds
 R = TypeVar("R")
 
 _PROCESSES = 64  # of one launch, on a machine of few cores; each takes 200 MB or more
+_is_worker: ContextVar[bool] = ContextVar("is_worker", default=False)
 
 
 @known_arguments
@@ -68,37 +71,50 @@ def launch(
     if not isinstance(simulate, bool):
         raise ValueError(f"simulate={simulate!r}: expected True or False.")
     machines = whole("machines", machines, least=1, remedy="use 1 for a single machine")
-    if simulate:
-        return _simulated(function, asked, seed, machines)
-    if machines != 1:
+    if simulate and asked % machines:
+        raise ValueError(
+            f"machines={machines} with workers={asked}: expected equally many workers on each."
+        )
+    if not simulate and machines != 1:
         raise ValueError(
             f"machines={machines} without simulate=True: real machines are started by torchrun "
             "--nnodes."
         )
-    if is_worker():
+    restarts = whole("max_restarts", max_restarts, least=0, remedy="use 0 to end at the first one")
+    work = partial(_work, function, seed)
+    if simulate:
+        return _alone(work) if asked == 1 else run(work, asked, machines)
+    if _is_worker.get():
         raise RuntimeError(
             "launch() was called inside a worker of another launch(): expected one launch at a "
             "time; work with the group that the function was given, or use simulate=True, whose "
             "workers are this process's own."
         )
     if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
-        return [_under_torchrun(function, workers, seed, timeout)]
-    restarts = whole("max_restarts", max_restarts, least=0, remedy="use 0 to end at the first one")
+        return [_under_torchrun(work, workers, timeout)]
     if asked == 1 and not restarts:
-        return [_alone(function, seed)]
+        return _alone(work)
     _check_room(asked)
-    return run_processes(function, asked, seed, timeout, requests=requests, max_restarts=restarts)
+    check_can_be_sent(function)
+    return run_processes(work, asked, timeout, requests=requests, max_restarts=restarts)
 
 
-def _simulated(function: Callable[[Group], R], workers: int, seed: int, machines: int) -> list[R]:
-    if workers % machines:
-        raise ValueError(
-            f"machines={machines} with workers={workers}: expected equally many workers on each."
-        )
-    if workers == 1:
-        return [_alone(function, seed)]
-    with running_as_worker():
-        return run(function, workers, seed, machines)
+def _work(function: Callable[[Group], R], seed: int, group: Group) -> R:
+    """What each worker does, wherever it runs."""
+    token = _is_worker.set(group.size > 1)
+    try:
+        seed_everything(seed, group.rank)
+        return function(group)
+    finally:
+        _is_worker.reset(token)
+
+
+def _alone(work: Callable[[Group], R]) -> list[R]:
+    outside = random_state()
+    try:
+        return [work(LocalGroup())]
+    finally:
+        set_random_state(outside)
 
 
 def _check_room(workers: int) -> None:
@@ -110,22 +126,9 @@ def _check_room(workers: int) -> None:
         )
 
 
-def _alone(function: Callable[[Group], R], seed: int) -> R:
-    outside = random_state()
-    try:
-        seed_everything(seed, rank=0)
-        return function(LocalGroup())
-    finally:
-        set_random_state(outside)
-
-
-def _under_torchrun(
-    function: Callable[[Group], R], workers: int | None, seed: int, timeout: float
-) -> R:
+def _under_torchrun(work: Callable[[Group], R], workers: int | None, timeout: float) -> R:
     with distributed(timeout=timeout) as group:
         local = os.environ.get("LOCAL_WORLD_SIZE")
         if workers is not None and str(workers) not in (str(group.size), local) and not group.rank:
             warn(f"workers={workers}, but torchrun has started {group.size}: these are used.")
-        seed_everything(seed, group.rank)
-        with running_as_worker():
-            return function(group)
+        return work(group)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import re
 import socket
+import struct
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from concurrent.futures import Future
 from datetime import timedelta
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -20,9 +22,9 @@ from torch.distributed import Store, TCPStore  # type: ignore[attr-defined]
 
 from codauc.version import __version__
 from codauc.workers.group import GroupError, different
-from codauc.workers.network_interfaces import interface_towards
 
 _GRACE = 3.0  # seconds in which survivors search for the reason of a failure
+_SIOCGIFADDR = 0x8915  # Linux: the IPv4 address of an interface
 _PAUSE = 0.02  # seconds between two reads of the store
 _stores: dict[tuple[str, int], Store] = {}  # kept to the end: others may still read them
 
@@ -47,10 +49,8 @@ class Place(NamedTuple):
         """What torchrun, mpirun or srun says, if one of them started this process."""
         for rank, size, local, local_size in _LAUNCHERS:
             if rank in os.environ and size in os.environ:
-                numbers = [_number(name) for name in (rank, size)]
-                own = _number(local) if local in os.environ else 0
                 many = _number(local_size) if local_size in os.environ else None
-                place = cls(numbers[0], numbers[1], own, many)
+                place = cls(_number(rank), _number(size), _number(local, "0"), many)
                 if not 0 <= place.rank < place.size:
                     raise ValueError(
                         f"{rank}={place.rank} and {size}={place.size} in the environment: expected "
@@ -172,19 +172,13 @@ def open_store(place: Place, timeout: float) -> Store:
         return _stores[host, port]
     _check_address(host, port)
     first = place.rank == 0 and not _agent_has_store()
+    wait = timedelta(seconds=timeout)
     try:
         store = _within(
             timeout + 3 * _GRACE,  # torch may be late, and aborts if the process ends meanwhile
-            partial(
-                TCPStore,
-                host,
-                port,
-                is_master=first,
-                wait_for_workers=False,
-                timeout=timedelta(seconds=timeout),
-            ),
+            lambda: TCPStore(host, port, is_master=first, wait_for_workers=False, timeout=wait),
         )
-    except RuntimeError as error:
+    except (RuntimeError, TimeoutError) as error:
         problem = (
             f"port {port} of {host} cannot be opened; another program may use it: set MASTER_PORT "
             "to a free one"
@@ -192,9 +186,8 @@ def open_store(place: Place, timeout: float) -> Store:
             else f"no answer from worker 0 at {host}:{port} within {timeout:g} s; see whether it "
             "was started, and whether MASTER_ADDR and MASTER_PORT are right and its port is free"
         )
-        raise GroupError(
-            f"worker {place.rank} of {place.size}: {problem} ({gist(str(error))})."
-        ) from None
+        reason = gist(str(error)) or "what answers there is not a worker"
+        raise GroupError(f"worker {place.rank} of {place.size}: {problem} ({reason}).") from None
     _stores[host, port] = store
     return store
 
@@ -217,45 +210,62 @@ def _agent_has_store() -> bool:
 
 def _within(seconds: float, make: Callable[[], Store]) -> Store:
     """Give up after so long: torch waits for ever where another program answers at the port."""
-    made: list[Store] = []
-    errors: list[RuntimeError] = []
+    made: Future[Store] = Future()
 
     def body() -> None:
         try:
-            made.append(make())
-        except RuntimeError as error:
-            errors.append(error)
+            made.set_result(make())
+        except Exception as error:
+            made.set_exception(error)
 
-    thread = threading.Thread(target=body, daemon=True)
-    thread.start()
-    thread.join(seconds)
-    if made:
-        return made[0]
-    raise errors[0] if errors else RuntimeError("what answers there is not a worker")
+    threading.Thread(target=body, daemon=True).start()
+    return made.result(seconds)
 
 
 def share_cores(local_size: int | None) -> None:
     """Give each of a machine's workers its part of the cores, unless the user chose otherwise."""
-    if "OMP_NUM_THREADS" in os.environ or local_size is None:
-        return
-    usable: Callable[[int], Any] = getattr(
-        os, "sched_getaffinity", lambda _: range(os.cpu_count() or 1)
-    )
-    torch.set_num_threads(max(1, len(usable(0)) // local_size))
+    if "OMP_NUM_THREADS" not in os.environ and local_size is not None:
+        affinity = getattr(os, "sched_getaffinity", None)
+        cores = len(affinity(0)) if affinity else os.cpu_count() or 1
+        torch.set_num_threads(max(1, cores // local_size))
 
 
-@contextlib.contextmanager
-def interface(master: str) -> Iterator[None]:
+def choose_interface(master: str) -> None:
     """Let gloo use the interface that leads to the other workers, unless the user named one."""
-    name = None if "GLOO_SOCKET_IFNAME" in os.environ else interface_towards(master)
-    if name is None:
-        yield
-        return
-    os.environ["GLOO_SOCKET_IFNAME"] = name
-    try:
-        yield
-    finally:
-        del os.environ["GLOO_SOCKET_IFNAME"]
+    if (name := interface_towards(master)) is not None:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
+
+
+def interface_towards(host: str) -> str | None:
+    """The interface with the address from which this machine reaches `host`, or None if unknown.
+
+    >>> interface_towards("no.such.host.invalid") is None
+    True
+    """
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((host, 9))  # sends nothing: it only asks for the route
+        mine = socket.inet_aton(probe.getsockname()[0])
+        for _, name in socket.if_nameindex():
+            with contextlib.suppress(OSError):  # one without an address
+                request = struct.pack("256s", name.encode())
+                if fcntl.ioctl(probe, _SIOCGIFADDR, request)[20:24] == mine:
+                    return name
+    return None
+
+
+def loopback() -> str:
+    """The interface whose addresses no other machine can reach.
+
+    >>> loopback().startswith("lo")
+    True
+    """
+    for _, name in socket.if_nameindex():
+        if name in ("lo", "lo0"):
+            return name
+    raise GroupError(
+        "no loopback interface: expected one, over which the workers of this machine can reach "
+        "each other and nobody else; bring it up (ip link set lo up), or use simulate=True."
+    )
 
 
 def record_of_this_worker() -> dict[str, Any]:
@@ -264,7 +274,7 @@ def record_of_this_worker() -> dict[str, Any]:
 
 
 def _boot() -> str:
-    """What tells two machines of one name apart: containers often share a name."""
+    """What differs between two machines of one name: containers often share a name."""
     try:
         network = os.readlink("/proc/self/ns/net")
         with open("/proc/sys/kernel/random/boot_id") as file:
@@ -307,8 +317,8 @@ def _workers(ranks: list[int]) -> str:
     return f"worker{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
 
 
-def _number(name: str) -> int:
-    text = os.environ[name]
+def _number(name: str, default: str = "") -> int:
+    text = os.environ.get(name, default)
     try:
         return int(text)
     except ValueError:

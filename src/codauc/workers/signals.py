@@ -76,20 +76,13 @@ class Requests:
 
         Outside the main thread nothing is changed.
         """
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
         # workers inherit that SIGUSR1 is ignored, until they listen themselves
         handlers: dict[int, Any] = {signal.SIGUSR1: signal.SIG_IGN, signal.SIGUSR2: self._save}
         handlers |= {signal.SIGINT: self._stop, **dict.fromkeys(LEAVING, self._leave)}
         if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # nohup
             del handlers[signal.SIGHUP]
-        before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
-        try:
+        with handled(handlers):
             yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
 
     def _stop(self, *_: Any) -> None:
         if STOP in self._names:
@@ -160,6 +153,18 @@ class Requests:
         for number in LEAVING:
             signal.signal(number, leave_or_end)
         self._names.update({_text(notice)} & {STOP, LEAVE})
+
+
+@contextmanager
+def handled(handlers: dict[int, Any]) -> Iterator[None]:
+    """Inside this block signals have these handlers; outside the main thread nothing is changed."""
+    here = threading.current_thread() is threading.main_thread()
+    before = {n: signal.signal(n, handler) for n, handler in handlers.items() if here}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _text(notice: Path) -> str:

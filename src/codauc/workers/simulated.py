@@ -9,12 +9,13 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
+from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple, TypeVar
 
 import torch
 
-from codauc._internal.random_streams import random_state, seed_everything, set_random_state
-from codauc.workers.group import Call, Done, Group, Ledger, Pending, different
+from codauc._internal.random_streams import random_state, set_random_state
+from codauc.workers.group import Call, Done, Group, Ledger, Pending, different, numbered
 
 R = TypeVar("R")
 
@@ -26,27 +27,28 @@ class _Aborted(BaseException):
 class SimulatedGroup(Group):
     """A worker's view of a simulation; made by `run`."""
 
-    def __init__(self, simulation: _Simulation, worker: int, members: range, machine: int) -> None:
-        self.rank, self.size = members.index(worker), len(members)
-        self.ledger = simulation.ledgers[worker]
-        self._simulation, self._worker = simulation, worker
-        self._members, self._machine = members, machine
+    def __init__(
+        self, simulation: _Simulation, worker: int, members: range, ledger: Ledger
+    ) -> None:
+        self.rank, self.size, self.ledger = members.index(worker), len(members), ledger
+        self._simulation, self._worker, self._members = simulation, worker, members
 
     def start(self, call: Call) -> Pending:
         """Meet the other workers; all is over when they part."""
         self.ledger.stop_computing()
         self._simulation.meet(self._worker, _Waiting(call, self._members))
-        sent, received = call.traffic(self.rank, self.size)
         seconds = self._simulation.seconds / self.size
-        self.ledger.add(call.kind, sent=sent, received=received, seconds=seconds)
+        self.ledger.add(call.kind, *call.traffic(self.rank, self.size), seconds)
         self.ledger.resume_computing()
         return Done()
 
     def machine(self) -> Group:
         """The workers that `launch(..., machines=M)` put on one machine: neighbours by rank."""
-        first = self._worker // self._machine * self._machine
-        members = range(first, first + self._machine)
-        return SimulatedGroup(self._simulation, self._worker, members, self._machine)
+        size = self._simulation.machine
+        first = self._worker // size * size
+        return SimulatedGroup(
+            self._simulation, self._worker, range(first, first + size), self.ledger
+        )
 
 
 class _Waiting(NamedTuple):
@@ -57,60 +59,122 @@ class _Waiting(NamedTuple):
 
 
 class _Simulation:
-    """Threads that pass a baton: exactly one worker runs at any time, in the order of ranks."""
+    """Threads, of which one runs at a time: `schedule` gives them turns, in the order of ranks."""
 
-    def __init__(self, size: int, machine: int) -> None:
-        self.size, self.machine = size, machine
-        self.batons = [threading.Semaphore(0) for _ in range(size)]
-        self.ledgers = [Ledger() for _ in range(size)]
-        self.waiting: list[_Waiting | None] = [None] * size
-        self.ended = [False] * size
+    def __init__(self, function: Callable[[Group], Any], size: int, machine: int) -> None:
+        self.function, self.machine = function, machine
+        self.results: list[Any] = [None] * size
         self.failure: tuple[int, BaseException] | None = None
-        self.seconds = 0.0
-        self.running: int | None = None
-        # Python 3.11 takes a thread whose join() was interrupted for dead, so events tell instead.
-        self.over = [threading.Event() for _ in range(size)]
+        self.seconds = 0.0  # that the last calls took
+        self._waiting: dict[int, _Waiting] = {}
+        self._running: int | None = None
+        self._turns: list[SimpleQueue[None]] = [SimpleQueue() for _ in range(size)]
+        self._parked: SimpleQueue[None] = SimpleQueue()  # the running one has stopped
+        settings = _thread_settings()
+        self._threads = {
+            rank: threading.Thread(
+                target=contextvars.copy_context().run,
+                args=(self._work, rank, settings),
+                name=f"codauc-worker-{rank}",
+                daemon=True,
+            )
+            for rank in range(size)
+        }
+        self._living = set(self._threads)
+        for thread in self._threads.values():
+            thread.start()
+
+    def _work(self, rank: int, settings: list[_Setting]) -> None:
+        """The body of a worker's thread."""
+        try:
+            with contextlib.ExitStack() as stack:
+                for setting in settings:
+                    stack.enter_context(setting())
+                self._wait_for_turn(rank)
+                members = range(len(self.results))
+                self.results[rank] = self.function(SimulatedGroup(self, rank, members, Ledger()))
+        except _Aborted:
+            pass
+        except BaseException as error:
+            if self.failure is None:
+                self.failure = (rank, error)
+        finally:
+            self._living.discard(rank)
+            self._park(rank)
 
     def meet(self, worker: int, waiting: _Waiting) -> None:
-        """Wait for every member; when nobody can continue, complete calls are carried out."""
-        self.waiting[worker] = waiting
+        """Wait until the call is carried out."""
+        self._waiting[worker] = waiting
         state = random_state()
-        self._pass_on(worker)
-        self._wait(worker)
+        self._park(worker)
+        self._wait_for_turn(worker)
         set_random_state(state)
 
-    def _pass_on(self, worker: int) -> None:
-        """Hand the baton to the next worker that can continue."""
-        if self.failure is None and not any(self._can_continue(k) for k in range(self.size)):
-            self._perform_all()
-            worker = -1  # all begin anew, in order
-        order = [(worker + step) % self.size for step in range(1, self.size + 1)]
-        able = self._can_continue if self.failure is None else lambda k: not self.ended[k]
-        following = next((k for k in order if able(k)), None)
-        if following is not None:
-            self.batons[following].release()
+    def _park(self, worker: int) -> None:
+        while not self._turns[worker].empty():  # an interrupt may have given it a second one
+            self._turns[worker].get()
+        self._running = None
+        self._parked.put(None)
 
-    def _can_continue(self, worker: int) -> bool:
-        return not self.ended[worker] and self.waiting[worker] is None
+    def _wait_for_turn(self, worker: int) -> None:
+        self._turns[worker].get()
+        if self.failure is not None:
+            rank, error = self.failure
+            raise error if rank == worker else _Aborted
+
+    def schedule(self) -> None:
+        """Let the workers run until all have ended; call it again after `stop`."""
+        interrupted = self._running
+        if interrupted is not None:
+            self._run(interrupted)
+        while self._living:
+            able = [k for k in sorted(self._living) if self.failure or k not in self._waiting]
+            if not able:
+                self._perform_all()
+            for worker in able:
+                self._run(worker)
+        for thread in self._threads.values():
+            thread.join()
+
+    def _run(self, worker: int) -> None:
+        self._running = worker
+        self._turns[worker].put(None)
+        while self._running is not None and self._threads[worker].is_alive():
+            with contextlib.suppress(Empty):
+                self._parked.get(timeout=0.1)  # in slices, so that an outer simulation can end it
+        if self._running is not None:  # ended by an interrupt before it could say so
+            self._living.discard(worker)
+            self._running = None
+
+    def stop(self, error: BaseException) -> None:
+        """End all workers, one after the other: the running one now, the others at their turn."""
+        if self.failure is None:
+            self.failure = (-1, error)
+        if self._running is not None:
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(
+                ctypes.c_ulong(self._threads[self._running].ident or 0), ctypes.py_object(_Aborted)
+            )
 
     def _perform_all(self) -> None:
-        """Carry out every collective whose members are all there; raise if there is none."""
-        waiting = {k: w for k, w in enumerate(self.waiting) if w is not None}
+        """Carry out every call whose members are all there, or fail where there is none."""
+        waiting = self._waiting
         complete = {
             w.members
             for w in waiting.values()
             if all(k in waiting and waiting[k].members == w.members for k in w.members)
         }
-        if waiting and not complete:
-            raise RuntimeError(self._stuck(waiting))
         start = time.perf_counter()
-        for members in complete:
-            _perform(members, [waiting[k].call for k in members])
-            for k in members:
-                self.waiting[k] = None
+        try:
+            if not complete:
+                raise RuntimeError(self._stuck())
+            for members in complete:
+                _perform(members, [waiting.pop(k).call for k in members])
+        except Exception as error:  # raised where a worker made the call
+            self.failure = (max(self._living), error)
         self.seconds = time.perf_counter() - start
 
-    def _stuck(self, waiting: dict[int, _Waiting]) -> str:
+    def _stuck(self) -> str:
+        waiting = self._waiting
         first = min(waiting)
         members = waiting[first].members
         k = next(k for k in members if k not in waiting or waiting[k].members != members)
@@ -120,47 +184,12 @@ class _Simulation:
             "every worker must take the same steps."
         )
 
-    def _wait(self, rank: int) -> None:
-        self.batons[rank].acquire()
-        self.running = rank
-        if self.failure is not None:
-            raise _Aborted
 
-    def work(self, rank: int, function: Callable[[Group], Any], seed: int) -> Any:
-        """The body of a worker's thread."""
-        try:
-            self._wait(rank)
-            seed_everything(seed, rank)
-            result = function(SimulatedGroup(self, rank, range(self.size), self.machine))
-        except _Aborted:
-            result = None
-        except BaseException as error:
-            result = None
-            if self.failure is None:
-                self.failure = (rank, error)
-        self.ended[rank] = True
-        try:
-            self._pass_on(rank)
-        except RuntimeError as error:
-            self.failure = (rank, error)
-            self._pass_on(rank)
-        return result
-
-    def stop(self, error: BaseException, threads: list[threading.Thread]) -> None:
-        """End all workers, one after the other: the running one now, the others at their turn."""
-        if self.failure is None:
-            self.failure = (-1, error)
-        if self.running is not None and not self.over[self.running].is_set():
-            ctypes.pythonapi.PyThreadState_SetAsyncExc(
-                ctypes.c_ulong(threads[self.running].ident or 0), ctypes.py_object(_Aborted)
-            )
-
-
-def run(function: Callable[[Group], R], workers: int, seed: int = 0, machines: int = 1) -> list[R]:
+def run(function: Callable[[Group], R], workers: int, machines: int = 1) -> list[R]:
     """Call `function(group)` once for each of `workers`, and return the results by rank.
 
-    Each worker has its own random streams, seeded by (seed, rank). Runs are deterministic. The
-    first error of a worker ends all of them and is raised here with the worker's number.
+    Runs are deterministic. The first error of a worker ends all of them and is raised here with the
+    worker's number; so does whatever interrupts the waiting for them (Ctrl-C).
 
     >>> def total(group):
     ...     x = torch.tensor([float(group.rank)])
@@ -169,77 +198,33 @@ def run(function: Callable[[Group], R], workers: int, seed: int = 0, machines: i
     >>> run(total, workers=3)
     [3.0, 3.0, 3.0]
     """
-    simulation = _Simulation(workers, workers // machines)
-    results: list[Any] = [None] * workers
-
-    settings = _thread_settings()
-
-    def body(rank: int) -> None:
-        try:
-            with contextlib.ExitStack() as stack:
-                for setting in settings:
-                    stack.enter_context(setting())
-                results[rank] = simulation.work(rank, function, seed)
-        finally:
-            simulation.over[rank].set()
-
-    threads = [
-        threading.Thread(
-            target=contextvars.copy_context().run,
-            args=(body, rank),
-            name=f"codauc-worker-{rank}",
-            daemon=True,
-        )
-        for rank in range(workers)
-    ]
     outside = random_state()
-    try:
-        for thread in threads:
-            thread.start()
-        simulation.batons[0].release()
-        _join(simulation, threads)
-    finally:
-        set_random_state(outside)
+    simulation = _Simulation(function, workers, workers // machines)
+    while True:
+        try:
+            simulation.schedule()
+            break
+        except BaseException as error:
+            simulation.stop(error)
+    set_random_state(outside)
     if simulation.failure is not None:
-        raise _numbered(simulation.failure, workers)
-    return results
+        rank, cause = simulation.failure
+        raise cause if rank < 0 else numbered(cause, rank, workers)
+    return simulation.results
 
 
-def _thread_settings() -> list[Callable[[], contextlib.AbstractContextManager[Any]]]:
+_Setting = Callable[[], contextlib.AbstractContextManager[Any]]
+
+
+def _thread_settings() -> list[_Setting]:
     """What torch keeps for each thread, as the caller has it: gradients, device, autocast."""
-    settings: list[Callable[[], contextlib.AbstractContextManager[Any]]] = [
-        partial(torch.set_grad_enabled, torch.is_grad_enabled())
-    ]
+    settings: list[_Setting] = [partial(torch.set_grad_enabled, torch.is_grad_enabled())]
     if (device := torch.empty(0).device).type != "cpu":
         settings.append(lambda: device)
     for kind in ("cpu", "cuda"):
         if torch.is_autocast_enabled(kind):
             settings.append(partial(torch.autocast, kind, dtype=torch.get_autocast_dtype(kind)))
     return settings
-
-
-def _join(simulation: _Simulation, threads: list[threading.Thread]) -> None:
-    """Wait for all workers; whatever ends the waiting (Ctrl-C) ends the workers first."""
-    while not all(over.is_set() for over in simulation.over):
-        try:
-            for over in simulation.over:
-                while not over.wait(timeout=0.1):
-                    pass  # in slices, so that an outer simulation can end it
-        except BaseException as error:
-            simulation.stop(error, threads)
-
-
-def _numbered(failure: tuple[int, BaseException], workers: int) -> BaseException:
-    """The error with the worker's number in its message, or else in a note."""
-    rank, error = failure
-    if rank < 0:
-        return error
-    number = f"worker {rank} of {workers}"
-    if error.args and isinstance(error.args[0], str):
-        error.args = (f"{number}: {error.args[0]}", *error.args[1:])
-    if number not in str(error):
-        error.add_note(f"raised by {number}")
-    return error
 
 
 @torch.no_grad()

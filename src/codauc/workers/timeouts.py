@@ -32,15 +32,13 @@ class Patience:
 
     def limit(self, kind: str) -> float:
         """How long to wait in the next collective, of this kind."""
-        longest = self.longest.get(f"{self._last} {kind}")
-        if longest is not None:
-            return min(self.most, max(self.least, _TIMES * longest))
-        others = max(self.longest.values(), default=0.0)
-        return min(self.most, max(3 * self.least, _TIMES**2 * others))
+        pair, most = f"{self._last} {kind}", max(self.longest.values(), default=0.0)
+        new = max(3 * self.least, _TIMES**2 * most)
+        seen = max(self.least, _TIMES * self.longest.get(pair, 0.0))
+        return min(self.most, seen if pair in self.longest else new)
 
     def took(self, kind: str) -> None:
         """A collective is over."""
-        now = time.monotonic()
-        pair = f"{self._last} {kind}"
+        now, pair = time.monotonic(), f"{self._last} {kind}"
         self.longest[pair] = max(self.longest.get(pair, 0.0), now - self._since)
         self._last, self._since = kind, now

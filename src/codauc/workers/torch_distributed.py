@@ -20,13 +20,14 @@ from torch import Tensor
 from torch.distributed import FileStore, PrefixStore, Store  # type: ignore[attr-defined]
 
 from codauc._internal.checks import known_arguments, real
+from codauc.workers.agreement import gather_bytes
 from codauc.workers.group import Call, Group, GroupError, Ledger, Pending, different
 from codauc.workers.rendezvous import (
     Meeting,
     Place,
+    choose_interface,
     gist,
     hosts_of,
-    interface,
     one_line,
     open_store,
     record_of_this_worker,
@@ -42,7 +43,6 @@ TIMEOUT = 300.0  # seconds; torch's own half an hour is too long to wait for a w
 _LONGEST = 1e7
 _CALL = 160  # bytes in which a worker says which call it makes
 _OTHER = "something else"  # of a worker that repeats a call, which is not what is expected here
-_RECORD = 512  # bytes in which a worker introduces itself to a group that others made
 
 
 class DistributedGroup(Group):
@@ -61,18 +61,18 @@ class DistributedGroup(Group):
         meeting: Meeting | None = None,
         parent: DistributedGroup | None = None,
     ) -> None:
-        self.process_group: dist.ProcessGroup | None = process_group
+        self.process_group: Any = process_group  # None when it is over
         self.hosts, self.timeout = hosts, timeout
         self.rank, self.size = process_group.rank(), process_group.size()
-        self.ledger = Ledger() if parent is None else parent.ledger
         self._meeting, self._root = meeting, parent or self
+        self.ledger = Ledger() if parent is None else parent.ledger
         self._owned = meeting is not None and parent is None
-        self._broken: str | None = None  # why no call can be made any more
+        self._broken = ""  # why no call can be made any more
         self._machine: DistributedGroup | None = None
-        self._patience: Patience | None = None
+        self.patience = Patience(timeout, timeout)
         self._limit = timeout  # of torch's, at this moment
         self._agreed: dict[str, str] = {}  # the last call of each kind, which all workers made
-        everywhere = dist.get_process_group_ranks((parent or self).process_group)
+        everywhere = dist.get_process_group_ranks(self._root.process_group)
         members = dist.get_process_group_ranks(process_group)
         self._numbers = [everywhere.index(rank) for rank in members]  # among all workers
         if self._owned:
@@ -80,7 +80,7 @@ class DistributedGroup(Group):
 
     def start(self, call: Call) -> Pending:
         """Hand the collective to torch."""
-        if self._root._broken is not None:
+        if self._root._broken:
             raise GroupError(f"this group is broken: {self._root._broken}")
         return _Work(self, call)
 
@@ -109,76 +109,55 @@ class DistributedGroup(Group):
         record = torch.frombuffer(bytearray(text), dtype=torch.uint8).to(call.tensor.device)
         rows = record.new_zeros((self.size, _CALL))
         rows[self.rank] = record
-        if call.name == "broadcast_":
+        name = call.name
+        if name == "broadcast_":
             first = record if self.rank == 0 else torch.zeros_like(record)
-            self._pass(Call("broadcast_", call.kind, first, first))
+            _begin(Call(name, call.kind, first, first), self.process_group).wait()
             if not _readable(first):
                 return [_OTHER, *[mine] * (self.size - 1)]
-        if call.name == "sum_":
-            self._pass(Call("sum_", call.kind, rows, rows))
-        elif call.name == "exchange":
-            self._pass(Call("exchange", call.kind, record.repeat(self.size, 1), rows))
-        else:
-            self._pass(Call("gather", call.kind, record, rows))
+            name = "gather"
+        given = {"sum_": rows, "exchange": record.repeat(self.size, 1)}.get(name, record)
+        _begin(Call(name, call.kind, given, rows), self.process_group).wait()
         return [_readable(row) or _OTHER for row in rows]
-
-    def _pass(self, call: Call) -> None:
-        _begin(call, self.process_group).wait()
 
     def limit_waiting(self, least: float, most: float) -> None:
         """Wait for others by how long it took so far."""
         if self._owned:
-            self._patience = Patience(least, most)
+            self.patience = Patience(least, most)
 
     def times(self) -> dict[str, float]:
         """How long calls took at most."""
-        return {} if self._patience is None else self._patience.longest
+        return self.patience.longest
 
     def be_patient(self, kind: str) -> None:
         """Let the collective that begins wait as long as one of its kind may."""
-        if self._patience is None:
-            return
-        limit = self._patience.limit(kind)
-        if limit != self._limit:
-            self._limit = limit
-            _set_timeout(timedelta(seconds=limit), self.process_group)
-
-    def took(self, kind: str) -> None:
-        """A collective is over."""
-        if self._patience is not None:
-            self._patience.took(kind)
+        before, self._limit = self._limit, self.patience.limit(kind)
+        if self._limit != before:
+            _set_timeout(timedelta(seconds=self._limit), self.process_group)
 
     def machine(self) -> Group:
         """The workers on the same host; when first called, a collective of theirs."""
         if self._machine is None:
             self.wait_for_flight()
-            assert self.process_group is not None
-            mine = self.hosts[self.rank]
+            here = [k for k, host in enumerate(self.hosts) if host == self.hosts[self.rank]]
             everywhere = dist.get_process_group_ranks(self.process_group)
-            ranks = [
-                rank for rank, host in zip(everywhere, self.hosts, strict=True) if host == mine
-            ]
-            with interface(os.environ.get("MASTER_ADDR", "")):
-                group = dist.new_group(
-                    ranks,
-                    timeout=timedelta(seconds=self.timeout),
-                    use_local_synchronization=True,
-                )
-            assert isinstance(group, dist.ProcessGroup)
-            self._machine = DistributedGroup(
-                group, [mine] * len(ranks), self.timeout, self._meeting, parent=self._root
+            group = dist.new_group(
+                [everywhere[k] for k in here],
+                timeout=timedelta(seconds=self.timeout),
+                use_local_synchronization=True,
             )
+            assert isinstance(group, dist.ProcessGroup)
+            hosts = [self.hosts[k] for k in here]
+            self._machine = DistributedGroup(group, hosts, self.timeout, self._meeting, self._root)
         return self._machine
 
     def close(self, reason: str = "returned") -> None:
         """Leave the group; workers that still wait for this one get the reason."""
-        if not self._owned:
-            return
-        self._owned = False
-        atexit.unregister(self._at_exit)
-        if self._meeting is not None:
+        if self._owned and self._meeting is not None:
+            self._owned = False
+            atexit.unregister(self._at_exit)
             self._meeting.leave(reason)
-        self.break_up("it was closed")
+            self.break_up("it was closed")
 
     def break_up(self, reason: str) -> None:
         """No call can be made any more; the connections close, so that others notice."""
@@ -207,8 +186,7 @@ class DistributedGroup(Group):
         self.close("returned" if error is None else one_line(error))
 
     def _at_exit(self) -> None:
-        error = getattr(sys, "last_value", None)
-        self.close("returned" if error is None else one_line(error))
+        self.__exit__(None, getattr(sys, "last_value", None), None)
 
 
 class _Work:
@@ -237,10 +215,10 @@ class _Work:
         ledger.stop_computing()
         with self._watched():
             self.work.wait()
-        self.group.took(self.call.kind)
+        self.group.patience.took(self.call.kind)
         end = self.end or time.perf_counter()
-        sent, received = self.call.traffic(self.group.rank, self.group.size)
-        ledger.add(self.call.kind, sent=sent, received=received, seconds=end - self.start)
+        traffic = self.call.traffic(self.group.rank, self.group.size)
+        ledger.add(self.call.kind, *traffic, end - self.start)
         ledger.of(self.call.kind).hidden += max(0.0, min(stopped, end) - self.free)
         ledger.resume_computing()
 
@@ -248,6 +226,7 @@ class _Work:
     def _watched(self) -> Iterator[None]:
         try:
             yield
+            return
         except GroupError:  # of a call that the others do not make
             raise
         except RuntimeError as error:
@@ -257,13 +236,10 @@ class _Work:
             self.work = None
             self.group.break_up(f"{type(error).__name__} in {self.call}")
             raise
-        else:
-            return
         raise self.group.fail(text, self.call)
 
 
-def _begin(call: Call, group: dist.ProcessGroup | None) -> Any:
-    assert group is not None
+def _begin(call: Call, group: Any) -> Any:
     if call.name == "sum_":
         return dist.all_reduce(call.tensor, group=group, async_op=True)
     if call.name == "broadcast_":
@@ -344,6 +320,7 @@ def on_this_machine(file: Path, timeout: float) -> DistributedGroup:
 
 def _made_for(place: Place, timeout: float, store: Store, master: str) -> DistributedGroup:
     share_cores(place.local_size)
+    choose_interface(master)
     gpu = torch.cuda.is_available()
     if gpu:
         torch.cuda.set_device(place.local_rank % torch.cuda.device_count())
@@ -355,14 +332,13 @@ def _made_for(place: Place, timeout: float, store: Store, master: str) -> Distri
     # connections would stay open when this worker leaves.
     importlib.import_module("torch._dynamo")
     try:
-        with interface(master):
-            dist.init_process_group(
-                "cpu:gloo,cuda:nccl" if gpu else "gloo",
-                store=fresh,
-                rank=place.rank,
-                world_size=place.size,
-                timeout=timedelta(seconds=timeout),
-            )
+        dist.init_process_group(
+            "cpu:gloo,cuda:nccl" if gpu else "gloo",
+            store=fresh,
+            rank=place.rank,
+            world_size=place.size,
+            timeout=timedelta(seconds=timeout),
+        )
     except RuntimeError as error:
         meeting.leave(one_line(error))
         raise GroupError(
@@ -378,10 +354,9 @@ def _made_for(place: Place, timeout: float, store: Store, master: str) -> Distri
 def _joined(process_group: dist.ProcessGroup, timeout: float) -> DistributedGroup:
     """A group that the program made itself: the workers introduce themselves by a collective."""
     group = DistributedGroup(process_group, [""] * process_group.size(), timeout)
-    text = json.dumps(record_of_this_worker()).encode()[:_RECORD].ljust(_RECORD)
-    device = "cpu" if dist.get_backend(process_group) != "nccl" else "cuda"
-    mine = torch.frombuffer(bytearray(text), dtype=torch.uint8).to(device)
-    records = [json.loads(bytes(row.tolist())) for row in group.gather(mine, "start")]
+    mine = json.dumps(record_of_this_worker()).encode()
+    device = torch.device("cuda" if dist.get_backend(process_group) == "nccl" else "cpu")
+    records = [json.loads(text) for text in gather_bytes(group, mine, "start", device)]
     if error := unlike(records):
         raise GroupError(f"worker {group.rank} of {group.size}: {error}")
     group.hosts = hosts_of(records)
