@@ -16,6 +16,7 @@ from codauc.algorithm.dual_estimate import DUALS, DualEstimate
 from codauc.algorithm.loop_checks import BatchForward, Forward, check_ratio
 from codauc.algorithm.ppdsg import PPDSG
 from codauc.algorithm.round_controls import RoundControls
+from codauc.algorithm.round_schedule import RoundSchedule
 from codauc.algorithm.rounds import Averager
 from codauc.algorithm.schedules import Stage
 from codauc.algorithm.stage_loop import endless, local_steps
@@ -89,8 +90,7 @@ class CoDA(RoundControls):
         self.stages_done = 0
         self.current: Stage | None = None  # the stage that was begun and not yet finished
         self.closed = False  # whether its iterates are averaged, so that only alpha is missing
-        self.synced_at = 0  # the step of its last round
-        self.inner_at = 0  # the step of its last round inside the machine
+        self.schedule = RoundSchedule(self.averager, self.delay)
         self.loop: object | None = None  # which loop over a stage is running
         self._driven = False  # whether somebody else's loop takes the steps
         self._ending: Iterator[Any] | None = None  # batches for such a stage to end by itself
@@ -103,9 +103,9 @@ class CoDA(RoundControls):
     def stage(self, stage: Stage, batches: Iterable[Batch]) -> Iterator[Batch]:
         """The batches of one stage; it ends by itself after `stage.steps` steps.
 
-        The loop over them is `begin`, steps and `end` in one.
-        Leaving the loop early (break, an exception) keeps the position: call `stage` again with the
-        same stage to go on, in this process or after `load_state_dict` in another, or `end` to end
+        The loop over them is `begin`, steps and `end` in one. Leaving it early (break, an
+        exception) keeps the position: call `stage` again with the same stage to continue, in this
+        process or after `load_state_dict` in another, or `end` to end
         it where it is. To repeat a run bit for bit, leave after `opt.step()`: the forward pass
         already counts labels and moves BatchNorm statistics. `batches` is an endless iterator, or
         anything that can be iterated again and again, such as a DataLoader.
@@ -159,7 +159,8 @@ class CoDA(RoundControls):
         if not again:
             self.opt.begin_stage(stage.lr)
             self.averager.lay_out()
-            self.current, self.closed, self.synced_at, self.inner_at = stage, False, 0, 0
+            self.current, self.closed = stage, False
+            self.schedule.synced_at = self.schedule.inner_at = 0
         self._compare(stage, again=again)
         if stage.local_every is not None:
             self.averager.inner = self.group.machine()
@@ -190,15 +191,13 @@ class CoDA(RoundControls):
             "checkpoint" if again else "start",  # who goes on has not sent more in order to train
             stage=asdict(stage),
             tensors={name: " ".join(rest) for name, *rest in self.opt.trained.layout()},
-            last_round=self.synced_at,
+            last_round=self.schedule.synced_at,
             closed=self.closed,
         )
 
     def _close(self, stage: Stage, batches: Iterator[Any]) -> None:
         if not self.closed:
-            if self.averager.under_way:
-                self.averager.complete()
-            self.averager.round(closing=True)
+            self.schedule.close()
             self.closed = True
             check_ratio(self.opt.loss)
         self.dual_estimate.run(
@@ -206,24 +205,6 @@ class CoDA(RoundControls):
         )
         self.current = self._ending = None
         self.stages_done += 1
-
-    def _sync(self) -> None:
-        """What is due at this step and not yet done: a round, its delayed effect, an inner round.
-
-        Workers of a machine take the same delayed correction, so they first become equal.
-        """
-        assert self.current is not None
-        step, stage = self.opt.steps, self.current
-        if self.averager.under_way and step >= self.synced_at + self.delay:
-            self.averager.complete()
-        due = _due(step, stage, stage.sync_every) and step != self.synced_at
-        local = stage.local_every is not None and step != self.inner_at
-        if local and (_due(step, stage, stage.local_every) or due) and (self.delay or not due):
-            self.averager.inner_round()
-            self.inner_at = step
-        if due:
-            self.averager.begin() if self.delay else self.averager.round()
-            self.synced_at = step
 
     def _before_step(self, *_: Any) -> None:
         inside = self._driven or self.loop is not None
@@ -238,7 +219,7 @@ class CoDA(RoundControls):
 
     def _after_step(self, *_: Any) -> None:
         self.averager.advance()
-        self._sync()
+        self.make_up()
         if self._ending is not None and self.current and self.opt.steps >= self.current.steps:
             self._close(self.current, self._ending)
 
@@ -252,12 +233,9 @@ class CoDA(RoundControls):
             self._close(self.current, endless(batches))
 
     def make_up(self) -> None:
-        """Have the round that was due at this step and was cut off, before the next batch is drawn.
-
-        A loop over `stage` does it by itself, after it has drawn one.
-        """
+        """Have the round that is due at this step, or was interrupted, before the next batch."""
         if self.current is not None and not self.closed:
-            self._sync()
+            self.schedule.sync(self.opt.steps, self.current)
 
     def __getstate__(self) -> dict[str, Any]:
         """Refused: the other workers would know nothing of a copy."""
@@ -274,8 +252,8 @@ class CoDA(RoundControls):
             stage=self.current,
             stages_done=self.stages_done,
             closed=self.closed,
-            synced_at=self.synced_at,
-            inner_at=self.inner_at,
+            synced_at=self.schedule.synced_at,
+            inner_at=self.schedule.inner_at,
         ).pack()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -288,7 +266,7 @@ class CoDA(RoundControls):
         self.group.ledger.load_state_dict(saved.ledger)
         set_random_state(saved.streams)
         self.current, self.stages_done, self.closed = saved.stage, saved.stages_done, saved.closed
-        self.synced_at, self.inner_at = saved.synced_at, saved.inner_at
+        self.schedule.synced_at, self.schedule.inner_at = saved.synced_at, saved.inner_at
 
 
 def _check_arguments(opt: Any, group: Any, settings: Any) -> None:
@@ -329,8 +307,3 @@ def _check_stage(stage: Any, delay: int) -> None:
             f"delay={delay} with sync_every={stage.sync_every}: expected a smaller delay; "
             "a round must have taken effect before the next begins."
         )
-
-
-def _due(step: int, stage: Stage, every: int | None) -> bool:
-    """Whether a period ends at this step; a stage's end has a round of its own."""
-    return every is not None and step > 0 and step % every == 0 and step < stage.steps
