@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from codauc._internal.text_table import table
-from codauc.report.chart_parts import side_by_side
-from codauc.report.charts import Chart, Mark, Series, line_chart
+from codauc.report.charts import Chart, Mark, Series, line_chart, side_by_side
 
 MARGIN = 0.005
 History = Sequence[Mapping[str, Any]]

@@ -13,13 +13,13 @@ from codauc.report.history_cards import (
     auc_cards,
     drift_card,
     inner_cards,
+    profile_cards,
     time_card,
     worker_cards,
     worker_table,
 )
-from codauc.report.profile_cards import profile_cards
 from codauc.report.rendering import Card, CardTable, render
-from codauc.report.run_material import Material, material, texts
+from codauc.report.run_material import Material, texts
 from codauc.report.test_set_cards import score_cards, threshold_card
 from codauc.runs.directory import RunFolder
 
@@ -40,7 +40,7 @@ def page(run: RunFolder) -> str:
     What the run did not leave behind is left out. Raises ValueError if `run` is not the directory
     of a run, or a file in it was changed.
     """
-    found = material(run)
+    found = Material(run)
     auc = found.value("test_auc")
     alone = [] if found.communicates else [_ALONE]
     return render(

@@ -8,16 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from codauc._internal.formats import percent, share
-from codauc.report.charts import Chart, Series, line_chart, outline, stairs
-from codauc.report.curves import (
-    Operating,
-    reaching,
-    recall_curve,
-    roc,
-    shares,
-    sigmoid,
-    wilson,
-)
+from codauc.report.charts import Chart, Series, chart_card, outline, stairs
+from codauc.report.curves import Operating, reaching, shares, sigmoid, thinned_points, wilson
 from codauc.report.rendering import Card, CardTable
 from codauc.report.run_material import Material
 
@@ -34,54 +26,54 @@ def score_cards(run: Material) -> list[Card]:
 
 
 def _roc_card(points: Operating) -> Card:
-    curve = roc(points)
+    curve = thinned_points(points)
     low, high = wilson(curve.recall, points.positives)
     model = Series("model", curve.false_rate, curve.recall, low, high)
-    chart = roc_chart("ROC curve of the test set", [model])
-    caption = (
+    return chart_card(
+        roc_chart("ROC curve of the test set", [model]),
         "The nearer to the upper left corner the better; the area below is the AUC. The band is "
         "the 95% Wilson interval of the true positive rate at each false positive rate, taken as "
-        "given."
+        "given.",
     )
-    return Card(chart.title, caption, line_chart(chart))
 
 
 def roc_chart(title: str, series: Sequence[Series], *, legend: bool = True) -> Chart:
     """Curves from (0, 0) to (1, 1) and the diagonal of chance; nothing without a curve."""
     chance = Series("chance", [0.0, 1.0], [0.0, 1.0], colour=6, dash=2)
-    return Chart(
-        title=title,
-        x_label="false positive rate",
-        y_label="true positive rate (recall)",
-        series=[*series, chance] if series else [],
-        x_range=(0.0, 1.0),
-        y_range=(0.0, 1.0),
+    return _unit_square(
+        (title, "false positive rate", "true positive rate (recall)"),
+        [*series, chance] if series else [],
         legend=legend,
-        height=_TALL,
     )
+
+
+def _unit_square(
+    titles: tuple[str, str, str], series: Sequence[Series], *, legend: bool = True
+) -> Chart:
+    """A title, the names of both axes, and curves from 0 to 1 in both directions."""
+    ends = (0.0, 1.0)
+    return Chart(*titles, series, x_range=ends, y_range=ends, legend=legend, height=_TALL)
 
 
 def _recall_card(points: Operating) -> Card:
-    curve = recall_curve(points)
+    found = points.at(slice(int(np.searchsorted(points.hits, 1)), None))
+    curve = thinned_points(found)
     x, y = stairs(np.append(0, curve.recall), np.append(curve.precision[0], curve.precision))
     rate = points.positives / (points.positives + points.negatives)
-    chart = Chart(
-        title="Precision and recall of the test set",
-        x_label="recall: share of positives found",
-        y_label="precision: share of flagged that are positive",
-        series=[
-            Series("model", x, y, tips=(curve.recall, curve.precision)),
-            Series("chance", [0.0, 1.0], [rate, rate], colour=6, dash=2),
-        ],
-        x_range=(0.0, 1.0),
-        y_range=(0.0, 1.0),
-        height=_TALL,
+    series = [
+        Series("model", x, y, tips=(curve.recall, curve.precision)),
+        Series("chance", [0.0, 1.0], [rate, rate], colour=6, dash=2),
+    ]
+    recall, precision = (
+        "recall: share of positives found",
+        "precision: share of flagged that are positive",
     )
-    caption = (
+    return chart_card(
+        _unit_square(("Precision and recall of the test set", recall, precision), series),
         "To find more of the positives (right) is to flag more negatives with them (down). "
-        f"Chance is the share of positives, {share(rate)}; the area below is the average precision."
+        f"Chance is the share of positives, {share(rate)}; the area below is the average "
+        "precision.",
     )
-    return Card(chart.title, caption, line_chart(chart))
 
 
 def _histogram_card(run: Material) -> Card:
@@ -96,19 +88,12 @@ def _histogram_card(run: Material) -> Card:
             tips = ((edges[1:] + edges[:-1]) / 2, heights)
             x, y = outline(edges, heights)
             series.append(Series(label, x, y, colour=colour, fill=True, tips=tips))
-    chart = Chart(
-        title="Scores of the test set",
-        x_label="score as a probability",
-        y_label="% of the class",
-        series=series,
-        x_range=(0.0, 1.0),
-        height=_TALL,
-    )
-    caption = (
+    titles = ("Scores of the test set", "score as a probability", "% of the class")
+    return chart_card(
+        Chart(*titles, series, x_range=(0.0, 1.0), height=_TALL),
         "Each class is drawn as per cent of itself, so that a rare class is as visible as the "
-        "other. The less they overlap the better."
+        "other. The less they overlap the better.",
     )
-    return Card(chart.title, caption, line_chart(chart))
 
 
 def threshold_card(run: Material) -> Card:

@@ -12,8 +12,7 @@ from torch import Tensor
 
 from codauc._internal.text_table import table
 from codauc.metrics import AUC
-from codauc.report.chart_parts import side_by_side
-from codauc.report.charts import Chart, Series, line_chart
+from codauc.report.charts import Chart, Series, line_chart, side_by_side
 from codauc.report.rendering import Card, CardTable, render
 from codauc.reproduce.demo_settings import DemoSettings
 

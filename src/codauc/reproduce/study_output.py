@@ -13,9 +13,7 @@ from markupsafe import Markup
 
 from codauc._internal.files import whole_file
 from codauc._internal.formats import count, size
-from codauc.report.bars import row_chart
-from codauc.report.chart_parts import side_by_side
-from codauc.report.charts import Chart, Series, line_chart
+from codauc.report.charts import Chart, Series, line_chart, row_chart, side_by_side
 from codauc.report.rendering import Card, CardTable, render
 from codauc.reproduce import study_tables as tables
 from codauc.reproduce.figure_definitions import HEADLINE, Panel
