@@ -97,12 +97,12 @@ PROGRESS = {  # by the field of a record
 }
 
 
-def auc_chart(title: str, measure: Measure, series: Sequence[Series], **more: Any) -> Chart:
-    """The AUC against how far a run got; `title` is whose AUC it is."""
+def auc_chart(whose: str, measure: Measure, series: Sequence[Series], **more: Any) -> Chart:
+    """The AUC of a set, "test" or "validation", against how far a run got."""
     return Chart(
-        title=f"{title} against {measure.name}",
+        title=f"{whose.capitalize()} AUC against {measure.name}",
         x_label=measure.label,
-        y_label="AUC",
+        y_label=f"{whose} AUC",
         series=series,
         x_kind=measure.kind,
         y_limits=(0.0, 1.0),

@@ -126,13 +126,13 @@ def _auc_card(runs: Sequence[Material], field: str) -> Card:
         for i, (name, x, run) in enumerate(zip(names(runs), columns, runs, strict=True))
         if field in ("step", "seconds") or run.communicates
     ]
-    title = f"{' and '.join(sorted({run.watched for run in runs})).capitalize()} AUC"
+    whose = " and ".join(sorted({run.watched for run in runs}))
     log = field in ("rounds", "bytes") and _far_apart([each.x for each in series])
     caption = "Higher is better; further left is cheaper."
     caption += " The axis is logarithmic." if log else ""
     if len(series) < len(runs):
         caption += " Runs of one worker do not communicate and are not drawn."
-    return chart_card(auc_chart(title, measure, series, log_x=log, legend=False), caption)
+    return chart_card(auc_chart(whose, measure, series, log_x=log, legend=False), caption)
 
 
 def _far_apart(columns: Sequence[Floats]) -> bool:

@@ -58,8 +58,7 @@ def _auc_card(run: Material, field: str) -> Card:
         "seconds": "The same curve, by the clock.",
     }[field]
     series = [Series("AUC", x, auc, low, high)]
-    title = f"{run.watched.capitalize()} AUC"
-    return chart_card(auc_chart(title, measure, series, lines=ends, marks=best), caption)
+    return chart_card(auc_chart(run.watched, measure, series, lines=ends, marks=best), caption)
 
 
 def _stage_ends(run: Material, x: Floats) -> list[float]:
