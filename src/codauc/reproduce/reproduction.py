@@ -1,23 +1,28 @@
-"""The runs of a study: where they are, and what the finished ones show."""
+"""The runs of a study: where they are, how they are run, and what the finished ones show."""
 
 from __future__ import annotations
 
 import json
 import math
+import os
+import subprocess
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from codauc._internal.files import read_text, whole_file
-from codauc.reproduce import tuning
+from codauc._internal.progress import Progress
 from codauc.reproduce.figure_definitions import points
-from codauc.reproduce.jobs import MADE_BY, RunJob
-from codauc.reproduce.study import Study, StudyPoint, Tuned
-from codauc.reproduce.study_results import Link, Results, StudyEvaluation, evaluated
+from codauc.reproduce.jobs import MADE_BY, Failure, RunJob, run_side_by_side
+from codauc.reproduce.study import Study, StudyPoint, Tuned, best
+from codauc.reproduce.study_results import Link, Results, modelled
 from codauc.runs.directory import Record, RunFolder
+from codauc.version import __version__
 
 SEEDS = {71: 3, 50: 1}
+TUNING = "tuning-"  # the names of runs that tune begin with it
 _TIMED = (256, 1280)  # steps of two runs, to measure the time of a step
 
 
@@ -48,56 +53,57 @@ class Reproduction:
 
     def job(self, point: StudyPoint, tuned: Tuned, seed: int, *, tuning: bool = False) -> RunJob:
         """One run, and where it is."""
-        name = f"{'tuning-' * tuning}{point.name}-eta{tuned.lr:g}-t{tuned.steps}-seed{seed}"
+        name = f"{TUNING * tuning}{point.name}-eta{tuned.lr:g}-t{tuned.steps}-seed{seed}"
         settings = self.study.settings(point, tuned, seed, tuning=tuning)
         return RunJob(
             name, settings, self.folder / "runs" / name, self.study.iterations(tuned.steps)
         )
 
-    def tuned(self, objective: str) -> dict[Tuned, float]:
-        """The AUC of each (T_0, eta_0) that was tried, with seed 0, on what is held out."""
-        tried = dict.fromkeys(tuning.grid(self.study))
-        found: dict[Tuned, float] = {}
-        while tried:
-            for each in tried:
-                auc = _final(self.tuning([each], objective)[0])
-                if auc is not None:
-                    found[each] = auc
-            if any(each not in found for each in tried):
-                return found
-            tried = dict.fromkeys(t for t in tuning.extension(self.study, found) if t not in found)
+    def tuning_job(self, objective: str, tuned: Tuned) -> RunJob:
+        """The run that tries a (T_0, eta_0): one worker, seed 0."""
+        return self.job(StudyPoint(1, objective=objective), tuned, 0, tuning=True)
+
+    def tuned(self, objective: str) -> dict[Tuned, float | None]:
+        """The AUC of each (T_0, eta_0) on what is held out; None where it is not yet known.
+
+        They are the grid, and when all of it is known, what it is extended by.
+        """
+        found: dict[Tuned, float | None] = {}
+        more = self.study.grid
+        while more:
+            found |= {each: _final(self.tuning_job(objective, each)) for each in more}
+            if None in found.values():
+                break
+            known = {each: auc or 0.0 for each, auc in found.items()}
+            more = [each for each in self.study.extension(known) if each not in found]
         return found
 
+    def tried(self, objective: str) -> dict[Tuned, float]:
+        """Those that are known."""
+        return {t: auc for t, auc in self.tuned(objective).items() if auc is not None}
+
     def tuning_jobs(self) -> list[RunJob]:
-        """The runs of the grid, and of what it is to be extended by as far as that is known."""
-        jobs, grid = [], tuning.grid(self.study)
-        for name in self.objectives:
-            tried = self.tuned(name)
-            whole = all(each in tried for each in grid)
-            more = tuning.extension(self.study, tried) if whole else []
-            jobs += self.tuning([*dict.fromkeys([*grid, *tried, *more])], name)
-        return jobs
+        """The runs that try them; none if there is but one, and it was given."""
+        if self.study.lr is not None and len(self.study.grid) == 1:
+            return []
+        return [self.tuning_job(n, each) for n in self.objectives for each in self.tuned(n)]
 
     def likely(self) -> dict[str, Tuned]:
-        """What will be chosen for each objective, as far as it is known."""
-        first = {tuning.grid(self.study)[0]: 0.0}
-        return {name: tuning.best(self.tuned(name) or first) for name in self.objectives}
-
-    def tuning(self, tried: Sequence[Tuned], objective: str) -> list[RunJob]:
-        """The run of each (T_0, eta_0): one worker, seed 0."""
-        point = StudyPoint(1, objective=objective)
-        return [self.job(point, each, 0, tuning=True) for each in tried]
+        """What is chosen for each objective, as far as it is known."""
+        first = {self.study.grid[0]: 0.0}
+        return {name: best(self.tried(name) or first) for name in self.objectives}
 
     def results(self, chosen: Mapping[str, Tuned], link: Link) -> Results:
         """What the finished runs show."""
-        found: dict[StudyPoint, dict[int, list[StudyEvaluation]]] = {}
+        found: dict[StudyPoint, dict[int, list[Record]]] = {}
         cost = self.step_seconds(chosen)
         for point in self.points:
-            for seed in self.seeds if point.objective in chosen else ():
+            for seed in self.seeds:
                 folder = RunFolder(self.job(point, chosen[point.objective], seed).out)
                 if folder.finished:
                     found.setdefault(point, {})[seed] = [
-                        evaluated(record, point.workers, cost, link) for record in _whole(folder)
+                        replace(record, seconds=modelled(record, point.workers, cost, link))
+                        for record in _whole(folder)
                     ]
         return Results(found)
 
@@ -125,11 +131,51 @@ class Reproduction:
         lr = min(chosen["auc"].lr, *self.study.size.lrs)
         jobs = []
         for steps in _TIMED:
-            job = self.job(StudyPoint(1), Tuned(steps, lr), 0)
-            settings = job.settings.with_changes("recipe", stages=1, evaluations=1)
+            settings = self.study.settings(StudyPoint(1), Tuned(steps, lr), 0)
+            settings = settings.with_changes("recipe", stages=1, evaluations=1)
             name = f"timing-t{steps}"
-            jobs.append(RunJob(name, settings, job.out.with_name(name), steps))
+            jobs.append(RunJob(name, settings, self.folder / "runs" / name, steps))
         return jobs
+
+    def run(self, at_once: int | None = None, label: str | None = None) -> list[Failure]:
+        """Run what is not finished, `at_once` runs at a time; return what failed.
+
+        First the step size is tuned, then a step is timed, then every point runs with every seed.
+        `label` stands before the progress; without one there is none.
+        """
+        self.claim()
+        at_once = at_once or (1 if self.study.processes else cores())
+        with nullcontext() if label is None else Progress(0, label=label) as progress:
+            tuning: list[RunJob] = []
+            while len(tuning) < len(more := self.tuning_jobs()):
+                tuning = more
+                failed = self._work(tuning, at_once, progress)
+                diverged = {job.name for job in tuning if job.diverged}  # and so are not chosen
+                if any(failure.name not in diverged for failure in failed):
+                    return failed
+            chosen = self.likely()
+            timing = self._work(self.timing(chosen), 1, progress)  # nothing beside them
+            return timing or self._work(self.jobs(chosen), at_once, progress)
+
+    def _work(
+        self, jobs: Sequence[RunJob], at_once: int, progress: Progress | None
+    ) -> list[Failure]:
+        chosen = self.likely()
+        known = [*self.tuning_jobs(), *self.timing(chosen), *self.jobs(chosen)]
+
+        def update(running: Sequence[RunJob]) -> None:
+            """Show how many runs have ended, and how much of the running ones."""
+            if progress is None:
+                return
+            ended = [job for job in known if job.done]
+            progress.total = sum(job.work for job in known)
+            done = sum(job.work for job in ended) + sum(job.done_work for job in running)
+            names = ", ".join(sorted(job.name for job in running))
+            count = f"{len(ended)} of {len(known)} runs"
+            progress.update(done, f"{count}; {names}" if names else count)
+
+        update([])
+        return run_side_by_side(jobs, at_once, update, made_by())
 
     def claim(self) -> None:
         """Refuse a directory with runs on other data, or that began with other weights."""
@@ -180,3 +226,28 @@ def _made(job: RunJob) -> dict[str, Any]:
     with suppress(OSError, ValueError, TypeError):
         return dict(json.loads(read_text(job.out / MADE_BY)))
     return {}
+
+
+def cores() -> int:
+    """Those that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def made_by() -> dict[str, Any]:
+    """What the runs are made with: the version, and the commit if this file is under git."""
+    import torch
+
+    here = Path(__file__)
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(here.parent), *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
+        return done.stdout.strip()
+
+    commit = ""
+    with suppress(OSError, subprocess.SubprocessError):
+        git("ls-files", "--error-unmatch", here.name)  # not any repository around an environment
+        commit = git("describe", "--always", "--dirty", "--abbrev=7")
+    return {"codauc": __version__, "torch": torch.__version__, "commit": commit}

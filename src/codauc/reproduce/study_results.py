@@ -101,27 +101,15 @@ LINKS = (  # to show how the best I depends on the link
 )
 
 
-class StudyEvaluation(NamedTuple):
-    """An evaluation of a run: measured counts, and the time that follows from them."""
-
-    step: int
-    rounds: int
-    bytes: int
-    auc: float
-    seconds: float  # modelled
-    low: float
-    high: float
-
-
 @dataclass(frozen=True)
 class Results:
     """The evaluations of each run, by point and seed.
 
-    Time is modelled: `step * step_seconds + rounds * 2 (K-1) latency + bytes / bandwidth`, that is
-    workers that compute at once, as fast as one did here, and average in a ring.
+    Their seconds are modelled: those of workers that compute at once, as fast as one did here, and
+    average in a ring.
     """
 
-    evaluations: Mapping[StudyPoint, Mapping[int, Sequence[StudyEvaluation]]]
+    evaluations: Mapping[StudyPoint, Mapping[int, Sequence[Record]]]
 
     def __contains__(self, point: StudyPoint) -> bool:
         return bool(self.evaluations.get(point))
@@ -131,29 +119,29 @@ class Results:
         found = [set(self.evaluations.get(point, {})) for point in points]
         return sorted(set.intersection(*found)) if found else []
 
-    def final(self, point: StudyPoint, seed: int) -> float:
-        """The AUC of the last stage's result."""
-        return self.evaluations[point][seed][-1].auc
-
     def target(self, seed: int) -> float | None:
-        """One worker's final AUC less 0.01; None if it was not run."""
-        if seed not in self.evaluations.get(StudyPoint(1), {}):
-            return None
-        return self.final(StudyPoint(1), seed) - MARGIN
+        """One worker's final AUC, that of its last stage's result, less 0.01; None if not run."""
+        run = self.evaluations.get(StudyPoint(1), {}).get(seed)
+        return None if run is None else run[-1].auc - MARGIN
 
-    def reached(self, point: StudyPoint, seed: int) -> StudyEvaluation | None:
+    def reached(self, point: StudyPoint, seed: int) -> Record | None:
         """The first evaluation with the target's AUC; None if there was none."""
         target = self.target(seed)
         if target is None:
             return None
         return next((e for e in self.evaluations[point][seed] if e.auc >= target), None)
 
+    def hits(self, point: StudyPoint) -> list[Record | None]:
+        """The same for every seed that has a target."""
+        return [self.reached(point, seed) for seed in self.seeds(point, StudyPoint(1))]
+
     def loss(self, point: StudyPoint, other: StudyPoint) -> Estimate | None:
         """By how much the final AUC of `point` is below that of `other`, seed by seed."""
         seeds = self.seeds(point, other)
         if not seeds:
             return None
-        return estimate([self.final(other, s) - self.final(point, s) for s in seeds])
+        runs, others = self.evaluations[point], self.evaluations[other]
+        return estimate([others[seed][-1].auc - runs[seed][-1].auc for seed in seeds])
 
     def times_fewer(self, point: StudyPoint, other: StudyPoint, what: str) -> Estimate | None:
         """What `other` needs to reach the target over what `point` needs, seed by seed."""
@@ -167,15 +155,10 @@ class Results:
 
     def needed(self, point: StudyPoint, what: str) -> Estimate | None:
         """What `point` needs to reach the target; None unless it does with every seed."""
-        found = [self.reached(point, seed) for seed in self.seeds(point, StudyPoint(1))]
+        found = self.hits(point)
         if not found or None in found:
             return None
-        return estimate_positive([float(getattr(e, what)) for e in found if e is not None])
-
-    def missed(self, point: StudyPoint) -> tuple[int, int]:
-        """With how many of how many seeds the target is not reached."""
-        found = [self.reached(point, seed) for seed in self.seeds(point, StudyPoint(1))]
-        return found.count(None), len(found)
+        return estimate_positive([float(getattr(hit, what)) for hit in found])
 
     def mean_curve(self, point: StudyPoint) -> dict[str, Floats]:
         """At each evaluation, the mean of each column over seeds, the lowest and highest AUC."""
@@ -183,25 +166,13 @@ class Results:
         count = min(len(run) for run in runs)
         columns = {
             name: np.array([[float(getattr(e, name)) for e in run[:count]] for run in runs])
-            for name in ("step", "rounds", "bytes", "seconds", "auc")
+            for name in ("step", "seconds", "auc")
         }
         mean = {name: column.mean(axis=0) for name, column in columns.items()}
         return mean | {"low": columns["auc"].min(axis=0), "high": columns["auc"].max(axis=0)}
 
 
-def modelled(at: Record | StudyEvaluation, workers: int, step_seconds: float, link: Link) -> float:
-    """Seconds to an evaluation, from its counts and the time of a step.
-
-    >>> at = StudyEvaluation(100, rounds=10, bytes=1000, auc=0.9, seconds=0.0, low=0.9, high=0.9)
-    >>> modelled(at, 2, 0.01, Link(latency=0.5, bandwidth=1000.0))  # 1 + 10 + 1
-    12.0
-    """
+def modelled(at: Record, workers: int, step_seconds: float, link: Link) -> float:
+    """Seconds to an evaluation: computing, 2 (K-1) latencies for each round, and sending."""
     sending = at.rounds * 2 * (workers - 1) * link.latency + at.bytes / link.bandwidth
     return at.step * step_seconds + sending
-
-
-def evaluated(record: Record, workers: int, step_seconds: float, link: Link) -> StudyEvaluation:
-    """An evaluation, with the time that the model gives it."""
-    seconds = modelled(record, workers, step_seconds, link)
-    counts = (record.step, record.rounds, record.bytes)
-    return StudyEvaluation(*counts, record.auc, seconds, record.auc_low, record.auc_high)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import csv
+import io
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from codauc.algorithm import theory
-from codauc.reproduce.figure_definitions import HEADLINE, table1
+from codauc.report.rendering import CardTable
+from codauc.reproduce.figure_definitions import HEADLINE, points_of
+from codauc.reproduce.findings import Finding
 from codauc.reproduce.study import Study, StudyPoint, Tuned
 from codauc.reproduce.study_results import LINKS, Results, modelled
 
@@ -17,13 +21,29 @@ class StudyTable(NamedTuple):
     header: list[str]
     rows: list[list[Any]]
 
+    def card(self) -> CardTable:
+        """For people."""
+        return CardTable(self.header, [[_text(value) for value in row] for row in self.rows])
+
+    def csv(self) -> str:
+        """For programs."""
+        buffer = io.StringIO()
+        csv.writer(buffer, lineterminator="\n").writerows([self.header, *self.rows])
+        return buffer.getvalue()
+
+
+def findings(found: Sequence[Finding]) -> StudyTable:
+    """What is claimed, and whether it holds."""
+    rows: list[list[Any]] = [[f.claim, f.expected, f.measured, f.verdict] for f in found]
+    return StudyTable(["finding", "expected", "measured", "verdict"], rows)
+
 
 def curves(results: Results) -> StudyTable:
     """Every evaluation of every run."""
     rows = [
         [
             *(p.name, p.objective, p.workers, p.sync_every, int(p.growing), seed),
-            *(s.step, s.rounds, s.bytes, s.auc, s.low, s.high, round(s.seconds, 6)),
+            *(s.step, s.rounds, s.bytes, s.auc, s.auc_low, s.auc_high, round(s.seconds, 6)),
         ]
         for p, runs in results.evaluations.items()
         for seed, found in runs.items()
@@ -69,7 +89,7 @@ def tuned(tried: Mapping[str, Mapping[Tuned, float]], chosen: Mapping[str, Tuned
 def counts(study: Study, results: Results) -> StudyTable:
     """Table 1: what was measured to the target, beside the theory's dependence on K."""
     rows: list[list[Any]] = []
-    for point in table1(study):
+    for point in points_of(study, "table1"):
         if point not in results:
             continue
         method = _method(point)
@@ -98,7 +118,7 @@ def links(results: Results, step_seconds: float) -> StudyTable:
     for link in LINKS if len(points) > 1 else ():
         row: list[Any] = [link.text]
         for point in points:
-            hits = [results.reached(point, seed) for seed in results.seeds(point, StudyPoint(1))]
+            hits = results.hits(point)
             times = [modelled(h, point.workers, step_seconds, link) for h in hits if h is not None]
             row.append(f"{sum(times) / len(times):,.1f}" if len(times) == len(hits) > 0 else "-")
         rows.append(row)
@@ -118,11 +138,6 @@ def _speedup(method: str, workers: int) -> float:
     """By how many times Table 1 has fewer iterations than a single worker."""
     orders = theory.table1(workers=workers, mu=1e-3, epsilon=1e-3)
     return orders["PPD-SG"].iterations / orders[method].iterations
-
-
-def as_texts(table: StudyTable) -> list[list[str]]:
-    """The rows as texts."""
-    return [[_text(value) for value in row] for row in table.rows]
 
 
 def _text(value: Any) -> str:
