@@ -8,7 +8,7 @@ from dataclasses import fields, replace
 import pytest
 
 from codauc.reproduce import study_tables as tables
-from codauc.reproduce.figure_definitions import catalogue, figures, panels, points
+from codauc.reproduce.figure_definitions import catalogue, figures, points
 from codauc.reproduce.findings import findings, harmless
 from codauc.reproduce.reproduction import Reproduction
 from codauc.reproduce.study import Study, StudyPoint, Tuned
@@ -248,7 +248,6 @@ def test_the_target_is_one_workers_final_auc_of_the_same_seed():
 def shown(results, **changes):
     values = {
         "study": SMALL,
-        "panels": panels(SMALL, figures(71)),
         "results": results,
         "tried": {"auc": grid(_0_1=0.7, _0_3=0.75, _0_9=0.74)},
         "chosen": {"auc": TUNED},

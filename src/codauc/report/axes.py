@@ -32,10 +32,6 @@ class Axis:
         share = (self._scale(np.clip(values, self.low, self.high)) - low) / (high - low)
         return np.asarray(self.start + share * (self.end - self.start), np.float64)
 
-    def holds(self, value: float) -> bool:
-        """Whether a value is within the ends."""
-        return self.low <= value <= self.high
-
     def _scale(self, values: Any) -> Any:
         return np.log10(values) if self.log else np.asarray(values, np.float64)
 

@@ -30,9 +30,9 @@ _GAP, _PITCH = 16, 21.0
 class Series:
     """A line through points; `low` and `high` draw a band, `fill` colours down to 0.
 
-    Points with a coordinate that is not finite are left out. `tips` are points with a tooltip, if
-    not the line's own. There are seven colours and four kinds of dashes, so that 28 series with
-    `colour=i, dash=i` all differ.
+    One point alone is a dot. Points with a coordinate that is not finite are left out. `tips` are
+    points with a tooltip, if not the line's own. Series of one label have one entry in the legend.
+    There are seven colours and four kinds of dashes: 28 series with `colour=i, dash=i` all differ.
     """
 
     label: str
@@ -44,16 +44,6 @@ class Series:
     dash: int = 0
     fill: bool = False
     tips: tuple[Any, Any] | None = None
-
-
-@dataclass(frozen=True)
-class Mark:
-    """A point that stands out; in the legend too, unless it has the label of a series."""
-
-    label: str
-    x: float
-    y: float
-    colour: int = 0
 
 
 @dataclass(frozen=True)
@@ -76,7 +66,6 @@ class Chart:
     y_range: tuple[float, float] | None = None
     y_limits: tuple[float, float] = (-LIMIT, LIMIT)
     lines: Sequence[float] = ()
-    marks: Sequence[Mark] = ()
     legend: bool = True
     height: float = 230.0
 
@@ -115,13 +104,10 @@ def line_chart(chart: Chart) -> Markup:
     series = [clean for each in chart.series if (clean := _clean(each, log=chart.log_x)).x.size]
     if not series:
         return Markup()
-    named = series if chart.legend else []
-    marks = [m for m in chart.marks if m.label not in {each.label for each in named}]
-    keys, top = legend([*named, *marks])
+    keys, top = legend(series if chart.legend else ())
     x, y = _axes(chart, series, top)
     rows = ticks(y.low, y.high, 6)
     columns, labels = _fitting(chart, x)
-    dots = [mark for mark in chart.marks if x.holds(mark.x) and y.holds(mark.y)]
     ends = "; ".join(
         f"{s.label} from {_four(s.y[0])} to {_four(s.y[-1])}" for s in series[:_DESCRIBED]
     )
@@ -138,10 +124,8 @@ def line_chart(chart: Chart) -> Markup:
         columns=zip(x.place(columns), labels, strict=True),
         lines=[x.place(at) for at in chart.lines[:MOST_LINES] if x.low < at < x.high],
         areas=[area for each in series if (area := _area(each, x, y))],
-        paths=[(each, x.place(each.x), y.place(each.y)) for each in series],
-        path=_path,
+        paths=[(each, _path(x.place(each.x), y.place(each.y))) for each in series],
         tips=[tip for each in series for tip in _tips(each, chart, x, y)],
-        marks=[_tip(mark.label, mark.colour, (mark.x, mark.y), chart, x, y) for mark in dots],
     )
 
 
@@ -216,17 +200,18 @@ def thinned(y: Floats, most: int = MOST_POINTS) -> NDArray[np.intp]:
     return np.array(sorted({0, len(y) - 1, *inner}))
 
 
-def legend(
-    named: Sequence[Series | Mark],
-) -> tuple[list[tuple[Series | Mark, float, float]], float]:
+def legend(series: Sequence[Series]) -> tuple[list[tuple[Series, float, float]], float]:
     """What the legend names, each with its place, in as many rows as it needs; and its height.
 
     One line alone needs no legend.
     """
+    named: dict[str, Series] = {}
+    for each in series:
+        named.setdefault(each.label, each)
     if len(named) < 2:
         return [], 0.0
     placed, x, y = [], 2.0, 10.0
-    for each in named:
+    for each in named.values():
         width = 28 + min(len(each.label), LONGEST_KEY) * LETTER + 14
         if x > 2 and x + width > WIDTH:
             x, y = 2.0, y + 17
@@ -305,19 +290,12 @@ def _area(series: Series, x: Axis, y: Axis) -> tuple[str, Markup] | None:
 
 
 def _tips(series: Series, chart: Chart, x: Axis, y: Axis) -> Iterator[tuple[Any, ...]]:
-    xs, ys = (np.asarray(part, float) for part in series.tips or (series.x, series.y))
-    index = np.unique(np.linspace(0, len(xs) - 1, min(len(xs), MOST_TIPS)).astype(int))
-    for point in zip(xs[index], ys[index], strict=True):
-        yield _tip(series.label, series.colour, point, chart, x, y)
-
-
-def _tip(
-    label: str, colour: int, point: tuple[float, float], chart: Chart, x: Axis, y: Axis
-) -> tuple[Any, ...]:
-    """A colour, a place, and what a tooltip says there."""
+    """Colours, places, and what a tooltip says there."""
     form = {"bytes": size, "count": count}.get(chart.x_kind, _four)
-    said = f"{label}: {_four(point[1])} at {form(float(point[0]))} ({chart.x_label})"
-    return colour, x.place(point[0]), y.place(point[1]), said
+    xs, ys = (np.asarray(part, float) for part in series.tips or (series.x, series.y))
+    for i in np.unique(np.linspace(0, len(xs) - 1, min(len(xs), MOST_TIPS)).astype(int)):
+        said = f"{series.label}: {_four(ys[i])} at {form(float(xs[i]))} ({chart.x_label})"
+        yield series.colour, x.place(xs[i]), y.place(ys[i]), said
 
 
 def _four(value: float) -> str:

@@ -12,7 +12,6 @@ from codauc.report.axes import Floats
 from codauc.report.charts import (
     PROGRESS,
     Chart,
-    Mark,
     Measure,
     Series,
     auc_chart,
@@ -57,8 +56,8 @@ def _auc_card(run: Material, field: str) -> Card:
         "bytes": "The same curve, by what each worker sent: what it costs on a slow network.",
         "seconds": "The same curve, by the clock.",
     }[field]
-    series = [Series("AUC", x, auc, low, high)]
-    return chart_card(auc_chart(run.watched, measure, series, lines=ends, marks=best), caption)
+    series = [Series("AUC", x, auc, low, high), *best]
+    return chart_card(auc_chart(run.watched, measure, series, lines=ends), caption)
 
 
 def _stage_ends(run: Material, x: Floats) -> list[float]:
@@ -66,13 +65,13 @@ def _stage_ends(run: Material, x: Floats) -> list[float]:
     return [float(at) for at in ends[:-1] if np.isfinite(at)]
 
 
-def _best(run: Material, x: Floats, auc: Floats) -> list[Mark]:
+def _best(run: Material, x: Floats, auc: Floats) -> list[Series]:
     """The record of the model that was kept, if it can be found."""
     best = run.value("best_step")
     found = np.flatnonzero((run.column("step") == best) & np.isfinite(x) & np.isfinite(auc))
     if best is None or not found.size:
         return []
-    return [Mark("kept model", float(x[found[0]]), float(auc[found[0]]), 1)]
+    return [Series("kept model", x[found[:1]], auc[found[:1]], colour=1)]
 
 
 def inner_cards(run: Material) -> list[Card]:

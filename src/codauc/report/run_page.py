@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,6 +24,7 @@ from codauc.report.test_set_cards import score_cards, threshold_card
 from codauc.runs.directory import RunFolder
 
 FEW_POSITIVES = 30
+_Form = Callable[[float], str]
 
 
 class Tile(NamedTuple):
@@ -93,45 +94,29 @@ def _listed(values: Any, most: int = 6) -> str:
 
 
 def _tiles(run: Material) -> Iterator[Tile]:
-    auc, precision, seconds = map(run.value, ("test_auc", "average_precision", "seconds"))
-    interval = formats.interval_text(run.value("auc_low"), run.value("auc_high"))
-    below = f"95% interval: {interval}" if interval and auc is not None else ""
-    yield Tile("Test AUC", formats.auc_text(auc), below or "no test set")
-    if precision is not None:
-        rate = _test_rate(run)
-        chance = "" if rate is None else f"by chance: {formats.digits(rate, 3)}"
-        yield Tile("Average precision", f"{precision:.4f}", chance)
-    best = run.value("validation_auc")
-    if best is not None and run.watched == "validation":
-        step = run.value("best_step")
-        at = "" if step is None else f"of the kept model, step {formats.count(step)}"
-        yield Tile("Validation AUC", formats.auc_text(best), at)
-    if seconds is not None:
-        steps = run.value("steps")
-        below = "" if steps is None else f"{formats.count(steps)} iterations"
-        yield Tile("Time", formats.duration(seconds), below)
-    yield from _communication_tile(run)
-    yield from _data_tile(run)
-
-
-def _communication_tile(run: Material) -> Iterator[Tile]:
-    rounds, sent = run.value("rounds"), run.value("bytes_per_worker")
-    if run.communicates and rounds is not None:
-        below = "" if sent is None else f"{formats.size(sent)} sent by each worker"
-        yield Tile("Rounds", formats.count(rounds), below)
-
-
-def _data_tile(run: Material) -> Iterator[Tile]:
-    samples, ratio = run.value("train_samples"), run.value("pos_ratio")
-    if samples is not None:
-        below = "" if ratio is None else f"{formats.share(ratio)} positive"
-        yield Tile("Training samples", formats.count(samples), below)
-
-
-def _test_rate(run: Material) -> float | None:
-    """The share of positives in the test set: the average precision of a random order."""
-    samples, positives = run.value("test_samples"), run.value("test_positives")
-    return positives / samples if samples and positives is not None else None
+    value, count = run.value, formats.count
+    auc, samples, positives = map(value, ("test_auc", "test_samples", "test_positives"))
+    interval = formats.interval_text(value("auc_low"), value("auc_high"))
+    below = f"95% interval: {interval}" if interval and auc is not None else "no test set"
+    yield Tile("Test AUC", formats.auc_text(auc), below)
+    precision, chance = value("average_precision"), None
+    if samples and positives is not None:
+        chance = positives / samples
+    best = value("validation_auc") if run.watched == "validation" else None
+    rounds = value("rounds") if run.communicates else None
+    tiles: list[tuple[str, float | None, _Form, float | None, _Form]] = [
+        ("Average precision", precision, "{:.4f}".format, chance, "by chance: {:.3g}".format),
+        ("Validation AUC", best, formats.auc_text, value("best_step"),
+         "of the kept model, step {:,.0f}".format),
+        ("Time", value("seconds"), formats.duration, value("steps"), "{:,.0f} iterations".format),
+        ("Rounds", rounds, count, value("bytes_per_worker"),
+         lambda sent: f"{formats.size(sent)} sent by each worker"),
+        ("Training samples", value("train_samples"), count, value("pos_ratio"),
+         lambda ratio: f"{formats.share(ratio)} positive"),
+    ]  # fmt: skip
+    for name, found, form, more, remark in tiles:
+        if found is not None:
+            yield Tile(name, form(found), "" if more is None else remark(more))
 
 
 def meaning(auc: float) -> str:

@@ -13,7 +13,7 @@ from codauc._internal.checks import choice, listed, real, whole
 from codauc._internal.files import whole_file
 from codauc._internal.progress import note
 from codauc.data.image_sources import holds
-from codauc.reproduce.figure_definitions import FIGURES, catalogue, figures, panels
+from codauc.reproduce.figure_definitions import FIGURES, catalogue, figures
 from codauc.reproduce.jobs import Failure
 from codauc.reproduce.reproduction import TUNING, Reproduction
 from codauc.reproduce.study import DATA, Study
@@ -108,14 +108,11 @@ def _link(options: dict[str, Any]) -> Link:
 def _show(made: Reproduction, options: dict[str, Any], say: Say) -> None:
     """Write and print all of the study that is finished, whichever figures were asked for."""
     link, study = _link(options), made.study
-    every = figures(study.percent)
-    whole = Reproduction(study, every, options["out"], seeds=options["seeds"])
+    whole = Reproduction(study, figures(study.percent), options["out"], seeds=options["seeds"])
     chosen = whole.likely()
-    results = whole.results(chosen, link)
     shown = Shown(
         study=study,
-        panels=[p for p in panels(study, every) if any(point in results for point in p.points)],
-        results=results,
+        results=whole.results(chosen, link),
         tried={name: found for name in whole.objectives if (found := whole.tried(name))},
         chosen=chosen,
         link=link,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from codauc.reproduce.study import DATA, FIXED, KEEP, WORKERS, Study, StudyPoint
 
@@ -30,14 +29,6 @@ TITLES = {  # of those that are pictures of curves
     "growing": "Fix K=16, I_s = I_0 3^(s-1)",
 }
 _ONLY_71 = ("period-k4", "headline", "growing")
-
-
-class Panel(NamedTuple):
-    """Curves in one picture: its name, its title, and the points in the order of the legend."""
-
-    name: str
-    title: str
-    points: list[StudyPoint]
 
 
 def figures(percent: int) -> tuple[str, ...]:
@@ -75,11 +66,6 @@ def points_of(study: Study, figure: str) -> list[StudyPoint]:
             found = {point for name in shown for point in points_of(study, name)}
             return sorted(found, key=lambda point: (point.workers, point.sync_every))
     return []
-
-
-def panels(study: Study, wanted: Sequence[str]) -> list[Panel]:
-    """The pictures of curves among the figures."""
-    return [Panel(n, TITLES[n], points_of(study, n)) for n in wanted if n in TITLES]
 
 
 def points(study: Study, wanted: Sequence[str]) -> dict[StudyPoint, bool]:

@@ -12,7 +12,7 @@ from codauc._internal.formats import count, size
 from codauc.report.charts import PROGRESS, Series, auc_chart, line_chart, row_chart, side_by_side
 from codauc.report.rendering import Card, render
 from codauc.reproduce import study_tables as tables
-from codauc.reproduce.figure_definitions import HEADLINE, Panel
+from codauc.reproduce.figure_definitions import HEADLINE, TITLES, figures, points_of
 from codauc.reproduce.findings import Finding, findings
 from codauc.reproduce.study import Study, StudyPoint, Tuned
 from codauc.reproduce.study_results import MARGIN, Link, Results
@@ -28,7 +28,6 @@ class Shown:
     """Everything that is shown of a study."""
 
     study: Study
-    panels: Sequence[Panel]
     results: Results
     tried: Mapping[str, Mapping[Tuned, float]]
     chosen: Mapping[str, Tuned]
@@ -125,16 +124,19 @@ def _side_by_side(shown: Shown, title: str, cards: Sequence[Card]) -> str:
 
 def _pictures(shown: Shown) -> dict[str, tuple[str, list[Card]]]:
     """The title and the cards of each picture that has any, by the name of its file."""
-    found = {panel.name: (panel.title, _curves(panel, shown)) for panel in shown.panels}
+    names = [name for name in figures(shown.study.percent) if name in TITLES]
+    found = {name: (TITLES[name], _curves(name, shown)) for name in names}
     title = f"K=16: what one worker's final AUC less {MARGIN:g} costs"
     found["headline"] = (title, _cost_bars(shown.results))
     return {name: (title, cards) for name, (title, cards) in found.items() if cards}
 
 
-def _curves(panel: Panel, shown: Shown) -> list[Card]:
+def _curves(figure: str, shown: Shown) -> list[Card]:
     """AUC against iterations and against modelled time, the mean over seeds with their range."""
     runs = shown.results.evaluations
-    known = [(i, point) for i, point in enumerate(panel.points) if runs.get(point)]
+    known = [
+        (i, point) for i, point in enumerate(points_of(shown.study, figure)) if runs.get(point)
+    ]
     many = any(len(runs[point]) > 1 for _, point in known)
     mean = "The mean over seeds; the band is their range" if many else "One seed"
     time = f"modelled seconds ({shown.link.text})"
