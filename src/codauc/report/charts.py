@@ -159,22 +159,8 @@ def row_chart(
 def side_by_side(title: str, pictures: Sequence[Markup]) -> str:
     """Pictures in a row as one SVG file, with its own style."""
     heights = [int(text.split('viewBox="', 1)[1].split('"')[0].split()[3]) for text in pictures]
-    width = round(WIDTH)
-    placed = [
-        {"x": _GAP + i * (width + _GAP), "width": width, "height": height, "content": text}
-        for i, (text, height) in enumerate(zip(pictures, heights, strict=True))
-    ]
-    size = {"width": len(pictures) * (width + _GAP) + _GAP, "height": max(heights) + 44}
-    return render("pictures.svg", title=title, pictures=placed, **size)
-
-
-def stairs(x: Any, y: Any) -> tuple[Floats, Floats]:
-    """The corners of a line that is y[i] from x[i - 1] to x[i].
-
-    >>> [part.tolist() for part in stairs([0.0, 1.0, 3.0], [5.0, 5.0, 2.0])]
-    [[0.0, 0.0, 1.0, 1.0, 3.0], [5.0, 5.0, 5.0, 2.0, 2.0]]
-    """
-    return np.repeat(np.asarray(x, float), 2)[:-1], np.repeat(np.asarray(y, float), 2)[1:]
+    placed = list(zip(heights, pictures, strict=True))
+    return render("pictures.svg", title=title, pictures=placed, width=round(WIDTH), gap=_GAP)
 
 
 def outline(edges: Any, heights: Any) -> tuple[Floats, Floats]:

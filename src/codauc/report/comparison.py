@@ -65,16 +65,14 @@ def _material(runs: Sequence[RunFolder]) -> list[Material]:
 
 
 def _rows(runs: Sequence[Material]) -> tuple[list[str], list[list[str]]]:
-    rows = [_row(name, run) for name, run in zip(names(runs), runs, strict=True)]
+    header, rows = list(HEADER), [_row(*each) for each in zip(names(runs), runs, strict=True)]
     differences = [_difference(runs[0], run) for run in runs[1:]]
-    if not any(differences):
-        return HEADER, rows
-    cells = ["", *("-" if each is None else _signed(each) for each in differences)]
-    place = HEADER.index("AP")
-    header = [*HEADER[:place], DIFFERENCE, *HEADER[place:]]
-    return header, [
-        [*row[:place], cell, *row[place:]] for row, cell in zip(rows, cells, strict=True)
-    ]
+    if any(differences):
+        place = header.index("AP")
+        cells = ["", *("-" if each is None else _signed(each) for each in differences)]
+        for row, cell in zip((header, *rows), (DIFFERENCE, *cells), strict=True):
+            row.insert(place, cell)
+    return header, rows
 
 
 def _row(name: str, run: Material) -> list[str]:

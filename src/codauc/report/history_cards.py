@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from codauc._internal.formats import count, digits, duration, number, percent, share
-from codauc.report.axes import Floats
+from codauc.report.axes import LIMIT, Floats
 from codauc.report.charts import (
     PROGRESS,
     Chart,
@@ -24,7 +24,6 @@ from codauc.report.run_material import Material, dicts
 
 MOST_ROWS, MOST_PARTS = 200, 40  # of the table of workers, and of a profile
 _FEW_BARS = 60
-_NOT_NEGATIVE = (0.0, 1e200)
 
 
 def in_time_units(columns: Sequence[Floats]) -> tuple[Measure, list[Floats]]:
@@ -36,10 +35,20 @@ def in_time_units(columns: Sequence[Floats]) -> tuple[Measure, list[Floats]]:
     return PROGRESS["seconds"]._replace(label=label), [x / factor for x in columns]
 
 
-def auc_cards(run: Material) -> list[Card]:
-    """The AUC of the set that was watched against iterations, rounds, bytes and seconds."""
+def training_cards(run: Material) -> list[Card]:
+    """The AUC against iterations, rounds, bytes and seconds; the objective and its variables."""
     fields = PROGRESS if run.communicates else ("step", "seconds")
-    return [_auc_card(run, field) for field in fields]
+    alone = Card(
+        "Communication",
+        "With more workers, the AUC against rounds and bytes is shown here.",
+        text="" if run.communicates else "One worker: no communication.",
+    )
+    return [*(_auc_card(run, field) for field in fields), alone, *_inner_cards(run)]
+
+
+def cost_cards(run: Material) -> list[Card]:
+    """Where the time went, how the workers drifted, and what each of them holds."""
+    return [_time_card(run), _drift_card(run), *_worker_cards(run), _worker_table(run)]
 
 
 def _auc_card(run: Material, field: str) -> Card:
@@ -74,68 +83,65 @@ def _best(run: Material, x: Floats, auc: Floats) -> list[Series]:
     return [Series("kept model", x[found[:1]], auc[found[:1]], colour=1)]
 
 
-def inner_cards(run: Material) -> list[Card]:
-    """The objective, and a, b, alpha beside the means that they follow."""
-    names = [
-        ("a", "a", 0, 0),
-        ("mean of positives", "positive_mean", 0, 1),
-        ("b", "b", 1, 0),
-        ("mean of negatives", "negative_mean", 1, 1),
-        ("alpha", "alpha", 2, 0),
-    ]
-    step = run.column("step")
-    inner = [Series(label, step, run.column(f), colour=c, dash=d) for label, f, c, d in names]
+def _inner_cards(run: Material) -> list[Card]:
     return [
         _by_step(
             run,
             ("Objective", "pairwise loss"),
-            [Series("loss", step, run.column("loss"))],
+            [("loss", "loss", 0, 0)],
             "Lower is better: the mean of (1 - h+ + h-)^2 over all pairs of a positive and a "
             f"negative of the {run.watched} set. It is never negative.",
-            y_limits=_NOT_NEGATIVE,
         ),
         _by_step(
             run,
             ("The algorithm's own variables", "score"),
-            inner,
+            [
+                ("a", "a", 0, 0),
+                ("mean of positives", "positive_mean", 0, 1),
+                ("b", "b", 1, 0),
+                ("mean of negatives", "negative_mean", 1, 1),
+                ("alpha", "alpha", 2, 0),
+            ],
             "a should follow the mean score of the positives, b that of the negatives, and alpha "
             "the second minus the first.",
+            y_limits=(-LIMIT, LIMIT),
         ),
     ]
 
 
-def drift_card(run: Material) -> Card:
-    """How far the workers moved apart between two rounds."""
-    if not run.communicates:
-        return Card()
+def _drift_card(run: Material) -> Card:
     return _by_step(
         run,
         ("Drift between workers", "distance from the mean, relative"),
-        [Series("drift", run.column("step"), run.column("drift"), colour=3)],
+        [("drift", "drift", 3, 0)] if run.communicates else [],
         "How far a worker's weights were from the mean of all when last averaged. If it grows "
         "without end, average more often or use a smaller step.",
-        y_limits=_NOT_NEGATIVE,
     )
 
 
 def _by_step(
-    run: Material, titles: tuple[str, str], series: Sequence[Series], caption: str, **more: Any
+    run: Material,
+    titles: tuple[str, str],
+    columns: Sequence[tuple[str, str, int, int]],
+    caption: str,
+    y_limits: tuple[float, float] = (0.0, LIMIT),
 ) -> Card:
-    """A title, the name of the y axis, and what is drawn against iterations."""
-    title, y_label = titles
-    lines, across = _stage_ends(run, run.column("step")), PROGRESS["step"]
-    chart = Chart(title, across.label, y_label, series, across.kind, lines=lines, **more)
+    """A title, the y axis, and what is drawn against iterations: label, field, colour, dashes."""
+    step, across = run.column("step"), PROGRESS["step"]
+    series = [Series(name, step, run.column(f), colour=c, dash=d) for name, f, c, d in columns]
+    lines, titled = _stage_ends(run, step), (titles[0], across.label, titles[1])
+    chart = Chart(*titled, series, across.kind, lines=lines, y_limits=y_limits)
     return chart_card(chart, caption)
 
 
-def time_card(run: Material) -> Card:
+def _time_card(run: Material) -> Card:
     """Where the time went, from the summary or else the last record."""
     last = run.records[-1] if run.records else None
     spent = {}
     for name in ("computing", "communicating", "waiting"):
-        value = run.value(name)
-        value = number(getattr(last, name, None)) if value is None else value
-        spent[name] = max(0.0, value or 0.0)
+        found = run.value(name)
+        found = number(getattr(last, name, None)) if found is None else found
+        spent[name] = max(0.0, found or 0.0)
     total = sum(spent.values()) or 1.0
     rows = [(name, s, f"{duration(s)} ({share(s / total)})") for name, s in spent.items()]
     caption = (
@@ -148,8 +154,7 @@ def time_card(run: Material) -> Card:
     return Card(title, caption, row_chart(title, rows))
 
 
-def worker_cards(run: Material) -> list[Card]:
-    """Samples, and the share of positives, of each worker."""
+def _worker_cards(run: Material) -> list[Card]:
     samples = [total for total, _ in run.workers]
     if len(samples) < 2:
         return []
@@ -189,8 +194,7 @@ def worker_chart(
     return Chart(title, "worker", label, series if n else (), "count", "count", x_range=ends)
 
 
-def worker_table(run: Material) -> Card:
-    """The numbers behind `worker_cards`, for the first workers if there are very many."""
+def _worker_table(run: Material) -> Card:
     rows = [
         [str(i), count(total), count(positives), percent(positives / total) if total else "-"]
         for i, (total, positives) in enumerate(run.workers[:MOST_ROWS])

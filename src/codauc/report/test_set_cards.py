@@ -8,14 +8,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from codauc._internal.formats import percent, share
-from codauc.report.charts import Chart, Series, chart_card, outline, stairs
+from codauc.report.charts import Chart, Series, chart_card, outline
 from codauc.report.curves import Operating, reaching, shares, sigmoid, thinned_points, wilson
 from codauc.report.rendering import Card, CardTable
 from codauc.report.run_material import Material
 
 RECALLS = (0.5, 0.8, 0.9, 0.95, 0.99)
 BINS = 40
-_TALL = 290.0
+_UNIT, _TALL = (0.0, 1.0), 290.0
 
 
 def score_cards(run: Material) -> list[Card]:
@@ -39,37 +39,28 @@ def _roc_card(points: Operating) -> Card:
 
 def roc_chart(title: str, series: Sequence[Series], *, legend: bool = True) -> Chart:
     """Curves from (0, 0) to (1, 1) and the diagonal of chance; nothing without a curve."""
-    chance = Series("chance", [0.0, 1.0], [0.0, 1.0], colour=6, dash=2)
-    return _unit_square(
-        (title, "false positive rate", "true positive rate (recall)"),
-        [*series, chance] if series else [],
-        legend=legend,
-    )
-
-
-def _unit_square(
-    titles: tuple[str, str, str], series: Sequence[Series], *, legend: bool = True
-) -> Chart:
-    """A title, the names of both axes, and curves from 0 to 1 in both directions."""
-    ends = (0.0, 1.0)
-    return Chart(*titles, series, x_range=ends, y_range=ends, legend=legend, height=_TALL)
+    titles = (title, "false positive rate", "true positive rate (recall)")
+    drawn = [*series, Series("chance", _UNIT, _UNIT, colour=6, dash=2)] if series else []
+    return Chart(*titles, drawn, x_range=_UNIT, y_range=_UNIT, legend=legend, height=_TALL)
 
 
 def _recall_card(points: Operating) -> Card:
     found = points.at(slice(int(np.searchsorted(points.hits, 1)), None))
     curve = thinned_points(found)
-    x, y = stairs(np.append(0, curve.recall), np.append(curve.precision[0], curve.precision))
+    stairs = outline(np.append(0, curve.recall), curve.precision)
+    x, y = (part[1:-1] for part in stairs)
     rate = points.positives / (points.positives + points.negatives)
     series = [
         Series("model", x, y, tips=(curve.recall, curve.precision)),
-        Series("chance", [0.0, 1.0], [rate, rate], colour=6, dash=2),
+        Series("chance", _UNIT, [rate, rate], colour=6, dash=2),
     ]
-    recall, precision = (
+    titles = (
+        "Precision and recall of the test set",
         "recall: share of positives found",
         "precision: share of flagged that are positive",
     )
     return chart_card(
-        _unit_square(("Precision and recall of the test set", recall, precision), series),
+        Chart(*titles, series, x_range=_UNIT, y_range=_UNIT, height=_TALL),
         "To find more of the positives (right) is to flag more negatives with them (down). "
         f"Chance is the share of positives, {share(rate)}; the area below is the average "
         "precision.",
@@ -90,7 +81,7 @@ def _histogram_card(run: Material) -> Card:
             series.append(Series(label, x, y, colour=colour, fill=True, tips=tips))
     titles = ("Scores of the test set", "score as a probability", "% of the class")
     return chart_card(
-        Chart(*titles, series, x_range=(0.0, 1.0), height=_TALL),
+        Chart(*titles, series, x_range=_UNIT, height=_TALL),
         "Each class is drawn as per cent of itself, so that a rare class is as visible as the "
         "other. The less they overlap the better.",
     )

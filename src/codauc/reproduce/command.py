@@ -14,7 +14,6 @@ from codauc._internal.files import whole_file
 from codauc._internal.progress import note
 from codauc.data.image_sources import holds
 from codauc.reproduce.figure_definitions import FIGURES, catalogue, figures
-from codauc.reproduce.jobs import Failure
 from codauc.reproduce.reproduction import TUNING, Reproduction
 from codauc.reproduce.study import DATA, Study
 from codauc.reproduce.study_output import Shown, write
@@ -48,7 +47,7 @@ def reproduce(options: dict[str, Any], say: Say) -> int:
     except KeyboardInterrupt:
         note(f"Interrupted; the runs are kept in {made.folder}. Resume with the same command.")
         return 130
-    if not any(failure.name.startswith(TUNING) for failure in failed):
+    if not any(name.startswith(TUNING) for name in failed):
         _show(made, options, say)
     if failed:
         note(_not_finished(failed))
@@ -142,10 +141,10 @@ def _command(options: dict[str, Any], study: Study) -> str:
     return " ".join(parts)
 
 
-def _not_finished(failed: list[Failure]) -> str:
+def _not_finished(failed: dict[str, str]) -> str:
     names: dict[str, list[str]] = {}
-    for failure in failed:
-        names.setdefault(failure.reason, []).append(failure.name)
+    for name, reason in failed.items():
+        names.setdefault(reason, []).append(name)
     lines = [f"{listed(some)}: {reason}" for reason, some in names.items()]
     return "\n".join(["Not finished:", *lines, "After fixing that, the same command resumes."])
 

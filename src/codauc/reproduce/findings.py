@@ -87,7 +87,7 @@ def _fewer(results: Results, point: StudyPoint) -> Finding:
     )
     if StudyPoint(1) not in results or point not in results:
         return unknown
-    ratio = results.times_fewer(point, StudyPoint(1), "step")
+    ratio = results.times_fewer(point)
     if ratio is None:
         hits = results.hits(point)
         text = f"target not reached with {hits.count(None)} of {len(hits)} seeds"

@@ -14,31 +14,36 @@ from contextlib import contextmanager, suppress
 from multiprocessing.context import SpawnProcess
 from operator import attrgetter
 from pathlib import Path
-from types import FrameType
 from typing import Any, NamedTuple
 
 from codauc._internal.files import read_text, regular_file
 from codauc._internal.imports import as_started, safe_children
-from codauc.runs.directory import METRICS, RunFolder
-from codauc.runs.settings import RunSettings
+from codauc.runs.directory import RunFolder
+from codauc.runs.settings import Recipe, RunSettings
+from codauc.training.recipe import plan
 from codauc.workers.watchdog import end_with_parent
 
 LOG = "log.txt"
 MADE_BY = "made-by.json"
 _POLL = 0.5  # seconds
 _PATIENCE = 60.0  # seconds in which a run that is asked to stop saves its state
-_TAIL = 4096  # bytes, in which the last record begins
 _LEFT = 3  # the exit code of a run that was asked to stop
 _DIVERGED = "diverged.txt"
 
 
 class RunJob(NamedTuple):
-    """A run: its name, its settings, its directory, and its iterations."""
+    """A run: its name, its settings with a decided recipe, and its directory."""
 
     name: str
     settings: RunSettings
     out: Path
-    steps: int
+
+    @property
+    def steps(self) -> int:
+        """Iterations of each worker."""
+        recipe = self.settings.recipe
+        assert isinstance(recipe, Recipe)
+        return plan(recipe, self.settings.communication).steps
 
     @property
     def work(self) -> int:
@@ -58,22 +63,10 @@ class RunJob(NamedTuple):
 
     @property
     def done_work(self) -> int:
-        """How much of the work was recorded so far, in the last line of its history."""
-        step = 0
-        with (
-            suppress(OSError, ValueError, KeyError, IndexError),
-            regular_file(self.out / METRICS).open("rb") as file,
-        ):
-            file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL))
-            step = int(json.loads(file.read().splitlines()[-1])["step"])
-        return step * self.settings.communication.workers
-
-
-class Failure(NamedTuple):
-    """A run that did not finish, and the reason."""
-
-    name: str
-    reason: str
+        """How much of the work was recorded so far."""
+        with suppress(OSError, ValueError, IndexError):
+            return RunFolder(self.out).records()[-1].step * self.settings.communication.workers
+        return 0
 
 
 def run_side_by_side(
@@ -81,10 +74,10 @@ def run_side_by_side(
     at_once: int,
     progress: Callable[[Sequence[RunJob]], object] = lambda _: None,
     made_by: Mapping[str, Any] | None = None,
-) -> list[Failure]:
+) -> dict[str, str]:
     """Run what is not finished, at most `at_once` at a time, in this order; return what failed.
 
-    A run that has diverged would do so again: it fails without being run.
+    What failed are reasons by names. A run that has diverged would do so again: it is not run.
 
     `progress` is called with the running ones twice a second. On Ctrl-C and SIGTERM the running
     ones save their states, and KeyboardInterrupt is raised; the next call resumes them.
@@ -93,7 +86,7 @@ def run_side_by_side(
         check_same(job)
     waiting = [job for job in jobs if not job.done and not job.diverged]
     running: dict[SpawnProcess, RunJob] = {}
-    failed = [Failure(job.name, job.diverged) for job in jobs if job.diverged]
+    failed = {job.name: job.diverged for job in jobs if job.diverged}
     context = multiprocessing.get_context("spawn")
     with _leaving(running):
         while waiting or running:
@@ -106,7 +99,7 @@ def run_side_by_side(
             for process in [each for each in running if each.exitcode is not None]:
                 job = running.pop(process)
                 if process.exitcode or not job.done:
-                    failed.append(Failure(job.name, _reason(job, process.exitcode)))
+                    failed[job.name] = _reason(job, process.exitcode)
             progress(list(running.values()))
     return failed
 
@@ -182,13 +175,8 @@ def _reason(job: RunJob, code: int | None) -> str:
 @contextmanager
 def _leaving(running: Mapping[SpawnProcess, RunJob]) -> Iterator[None]:
     """However this ends, no process is left, and each that can has saved its state."""
-
-    def leave(number: int, frame: FrameType | None) -> None:
-        del number, frame
-        raise KeyboardInterrupt
-
     main = threading.current_thread() is threading.main_thread()
-    before = signal.signal(signal.SIGTERM, leave) if main else None
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler) if main else None
     try:
         yield
     finally:

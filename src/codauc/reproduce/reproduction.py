@@ -15,7 +15,7 @@ from typing import Any
 from codauc._internal.files import read_text, whole_file
 from codauc._internal.progress import Progress
 from codauc.reproduce.figure_definitions import points
-from codauc.reproduce.jobs import MADE_BY, Failure, RunJob, run_side_by_side
+from codauc.reproduce.jobs import MADE_BY, RunJob, run_side_by_side
 from codauc.reproduce.study import Study, StudyPoint, Tuned, best
 from codauc.reproduce.study_results import Link, Results, modelled
 from codauc.runs.directory import Record, RunFolder
@@ -55,9 +55,7 @@ class Reproduction:
         """One run, and where it is."""
         name = f"{TUNING * tuning}{point.name}-eta{tuned.lr:g}-t{tuned.steps}-seed{seed}"
         settings = self.study.settings(point, tuned, seed, tuning=tuning)
-        return RunJob(
-            name, settings, self.folder / "runs" / name, self.study.iterations(tuned.steps)
-        )
+        return RunJob(name, settings, self.folder / "runs" / name)
 
     def tuning_job(self, objective: str, tuned: Tuned) -> RunJob:
         """The run that tries a (T_0, eta_0): one worker, seed 0."""
@@ -134,32 +132,32 @@ class Reproduction:
             settings = self.study.settings(StudyPoint(1), Tuned(steps, lr), 0)
             settings = settings.with_changes("recipe", stages=1, evaluations=1)
             name = f"timing-t{steps}"
-            jobs.append(RunJob(name, settings, self.folder / "runs" / name, steps))
+            jobs.append(RunJob(name, settings, self.folder / "runs" / name))
         return jobs
 
-    def run(self, at_once: int | None = None, label: str | None = None) -> list[Failure]:
-        """Run what is not finished, `at_once` runs at a time; return what failed.
+    def run(self, at_once: int | None = None, label: str | None = None) -> dict[str, str]:
+        """Run what is not finished, `at_once` runs at a time; return the reasons of failures.
 
         First the step size is tuned, then a step is timed, then every point runs with every seed.
         `label` stands before the progress; without one there is none.
         """
         self.claim()
-        at_once = at_once or (1 if self.study.processes else cores())
+        usable = getattr(os, "sched_getaffinity", lambda _: range(os.cpu_count() or 1))(0)
+        at_once = at_once or (1 if self.study.processes else len(usable))
         with nullcontext() if label is None else Progress(0, label=label) as progress:
             tuning: list[RunJob] = []
             while len(tuning) < len(more := self.tuning_jobs()):
                 tuning = more
                 failed = self._work(tuning, at_once, progress)
-                diverged = {job.name for job in tuning if job.diverged}  # and so are not chosen
-                if any(failure.name not in diverged for failure in failed):
-                    return failed
+                if failed.keys() - {job.name for job in tuning if job.diverged}:
+                    return failed  # what diverged is just not chosen
             chosen = self.likely()
             timing = self._work(self.timing(chosen), 1, progress)  # nothing beside them
             return timing or self._work(self.jobs(chosen), at_once, progress)
 
     def _work(
         self, jobs: Sequence[RunJob], at_once: int, progress: Progress | None
-    ) -> list[Failure]:
+    ) -> dict[str, str]:
         chosen = self.likely()
         known = [*self.tuning_jobs(), *self.timing(chosen), *self.jobs(chosen)]
 
@@ -226,13 +224,6 @@ def _made(job: RunJob) -> dict[str, Any]:
     with suppress(OSError, ValueError, TypeError):
         return dict(json.loads(read_text(job.out / MADE_BY)))
     return {}
-
-
-def cores() -> int:
-    """Those that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def made_by() -> dict[str, Any]:

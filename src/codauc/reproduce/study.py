@@ -131,10 +131,6 @@ class Study:
         """What the scale means."""
         return SCALES[self.scale]
 
-    def iterations(self, steps: int) -> int:
-        """Those of a run whose first stage has so many."""
-        return sum(steps * FACTOR**s for s in range(self.size.stages))
-
     @property
     def largest_lr(self) -> float:
         """The largest eta_0 with which the proofs keep alpha bounded."""

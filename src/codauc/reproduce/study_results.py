@@ -16,8 +16,11 @@ from codauc.runs.directory import Record
 MARGIN = 0.01  # of AUC: the target is below one worker's final AUC by this much
 Floats = NDArray[np.float64]
 
-# 97.5% quantiles of Student's t, for 1, 2, ... degrees of freedom
-_T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
+# 97.5% quantiles of Student's t, for 1, 2, ... degrees of freedom; the last serves for more
+_T = (
+    *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
+    *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
+)
 
 
 class Estimate(NamedTuple):
@@ -48,7 +51,7 @@ def estimate(values: Sequence[float]) -> Estimate:
     n, mean = len(values), float(np.mean(values))
     if n == 1:
         return Estimate(mean, mean, mean, 1)
-    half = student(n - 1) * float(np.std(values, ddof=1)) / math.sqrt(n)
+    half = _T[min(n - 1, len(_T)) - 1] * float(np.std(values, ddof=1)) / math.sqrt(n)
     return Estimate(mean, mean - half, mean + half, n)
 
 
@@ -61,19 +64,6 @@ def estimate_positive(values: Sequence[float]) -> Estimate:
     found = estimate([math.log(max(value, 1e-300)) for value in values])
     mean, low, high = (math.exp(part) for part in found[:3])
     return Estimate(mean, low, high, found.seeds)
-
-
-def student(freedom: int) -> float:
-    """The 97.5% quantile of Student's t; beyond the table by its expansion around the normal's.
-
-    >>> student(2), round(student(11), 2), round(student(30), 3)
-    (4.303, 2.2, 2.042)
-    """
-    if freedom <= len(_T):
-        return _T[freedom - 1]
-    z = 1.959964
-    first = (z**3 + z) / (4 * freedom)
-    return z + first + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
 
 
 @dataclass(frozen=True)
@@ -143,14 +133,14 @@ class Results:
         runs, others = self.evaluations[point], self.evaluations[other]
         return estimate([others[seed][-1].auc - runs[seed][-1].auc for seed in seeds])
 
-    def times_fewer(self, point: StudyPoint, other: StudyPoint, what: str) -> Estimate | None:
-        """What `other` needs to reach the target over what `point` needs, seed by seed."""
+    def times_fewer(self, point: StudyPoint) -> Estimate | None:
+        """The iterations of one worker to the target over those of `point`, seed by seed."""
         ratios = []
-        for seed in self.seeds(point, other, StudyPoint(1)):
-            mine, theirs = self.reached(point, seed), self.reached(other, seed)
+        for seed in self.seeds(point, StudyPoint(1)):
+            mine, theirs = self.reached(point, seed), self.reached(StudyPoint(1), seed)
             if mine is None or theirs is None:
                 return None
-            ratios.append(getattr(theirs, what) / max(getattr(mine, what), 1e-12))
+            ratios.append(theirs.step / max(mine.step, 1e-12))
         return estimate_positive(ratios) if ratios else None
 
     def needed(self, point: StudyPoint, what: str) -> Estimate | None:

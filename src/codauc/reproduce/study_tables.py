@@ -94,7 +94,7 @@ def counts(study: Study, results: Results) -> StudyTable:
             continue
         method = _method(point)
         steps, rounds = (results.needed(point, what) for what in ("step", "rounds"))
-        fewer = results.times_fewer(point, StudyPoint(1), "step")
+        fewer = results.times_fewer(point)
         rows.append(
             [
                 method,
