@@ -200,8 +200,6 @@ def _show(outcomes: Sequence[Outcome], settings: DemoSettings) -> None:
         "study.html",
         title=title,
         over="Demonstration",
-        setting="",
-        time="",
         sections=[("Results", [], [results]), ("Pictures", cards, [])],
     )
     (out / "demo.svg").write_text(pictures, encoding="utf-8")

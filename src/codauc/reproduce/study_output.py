@@ -85,30 +85,26 @@ def write(shown: Shown, folder: Path) -> Path:
     row = [card for name in _FIGURE if name in pictures for card in pictures[name][1]]
     if len(row) == 2 * len(_FIGURE):
         files["figure.svg"] = _side_by_side(shown, "(a) Fix I, vary K. (b) Fix K, vary I.", row)
-    texts = {name: table.card() for name, table in made.items()}
+    verdicts, titled = made["findings"].card(), [t for t in made.values() if t.title and t.rows]
     common = {"title": shown.study.title, "setting": shown.setting, "time": shown.model_of_time}
     files["README.md"] = render(
         "study.md",
         **common,
         scale=shown.study.scale,
         made=shown.made,
-        findings=texts["findings"],
+        findings=verdicts,
         pictures=[(title, f"{name}.svg") for name, (title, _) in pictures.items()],
-        tables=[(t, texts[n], note) for n, (t, note) in _TABLES.items() if note and texts[n].rows],
+        tables=[(table.title, table.card(), table.note) for table in titled if table.note],
     )
-    findings = Card(caption=shown.made, table=texts["findings"]._replace(words=True, whole=True))
+    claims = Card(caption=shown.made, table=verdicts._replace(words=True, whole=True))
     files[PAGE] = render(
         "study.html",
         **common,
         over=f"The paper, reproduced: {shown.study.scale} scale",
         sections=[
-            ("Findings", [], [findings]),
+            ("Findings", [], [claims]),
             *((title, cards, []) for title, cards in pictures.values()),
-            *(
-                (t, [], [Card(caption=note, table=texts[n])])
-                for n, (t, note) in _TABLES.items()
-                if texts[n].rows
-            ),
+            *((t.title, [], [Card(caption=t.note, table=t.card())]) for t in titled),
         ],
     )
     folder.mkdir(parents=True, exist_ok=True)
@@ -186,25 +182,7 @@ def _tables(shown: Shown) -> dict[str, StudyTable]:
         "findings": tables.findings(shown.found),
         "table1": tables.counts(shown.study, shown.results),
         "links": tables.links(shown.results, shown.step_seconds),
-        "ends": tables.ends(shown.results),
         "tuning": tables.tuned(shown.tried, shown.chosen),
+        "ends": tables.ends(shown.results),
         "curves": tables.curves(shown.results),
     }
-
-
-_TABLES = {  # of the page: titles, and how to read them; in the README those with a note
-    "table1": (
-        "Table 1: iterations and rounds to the target",
-        "Mean over seeds with its interval; the theory's orders are without constants.",
-    ),
-    "links": (
-        "Modelled seconds to the target, by link",
-        "From the counts at the target; the mean over seeds.",
-    ),
-    "tuning": (
-        "Tuning: T_0 and eta_0 for one worker",
-        "AUC on a tenth of the training data, which these runs did not train on. The grid is "
-        "the paper's, extended by 3 where its best was at the edge.",
-    ),
-    "ends": ("Every run", ""),
-}
