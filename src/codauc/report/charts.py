@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from markupsafe import Markup
@@ -70,33 +70,30 @@ class Chart:
     height: float = 230.0
 
 
-class Measure(NamedTuple):
-    """A way to measure how far a run got: its name, the label of its axis, and the axis' kind."""
-
-    name: str
-    label: str
-    kind: str
-
-
-PROGRESS = {  # by the field of a record
-    "step": Measure("iterations", "iterations of each worker", "count"),
-    "rounds": Measure("rounds", "communication rounds", "count"),
-    "bytes": Measure("bytes sent", "bytes sent by each worker", "bytes"),
-    "seconds": Measure("time", "seconds", "number"),
+PROGRESS = {  # how far a run got, by the field of a record: its name, its axis, the axis' kind
+    "step": ("iterations", "iterations of each worker", "count"),
+    "rounds": ("rounds", "communication rounds", "count"),
+    "bytes": ("bytes sent", "bytes sent by each worker", "bytes"),
+    "seconds": ("time", "seconds", "number"),
 }
 
 
-def auc_chart(whose: str, measure: Measure, series: Sequence[Series], **more: Any) -> Chart:
-    """The AUC of a set, "test" or "validation", against how far a run got."""
-    return Chart(
-        title=f"{whose.capitalize()} AUC against {measure.name}",
-        x_label=measure.label,
-        y_label=f"{whose} AUC",
-        series=series,
-        x_kind=measure.kind,
-        y_limits=(0.0, 1.0),
-        **more,
-    )
+def auc_chart(
+    whose: str, field: str, series: Sequence[Series], x_label: str = "", **more: Any
+) -> Chart:
+    """The AUC of a set, "test" or "validation", against how far a run got.
+
+    Without an `x_label` of their own, many seconds become minutes or hours.
+    """
+    name, usual, kind = PROGRESS[field]
+    titles = (f"{whose.capitalize()} AUC against {name}", x_label or usual, f"{whose} AUC")
+    chart = Chart(*titles, series, kind, y_limits=(0.0, 1.0), **more)
+    longest = max((float(np.nanmax(each.x, initial=0.0)) for each in series), default=0.0)
+    if field != "seconds" or x_label or longest < 300:
+        return chart
+    factor, unit = (60.0, "minutes") if longest < 3 * 3600 else (3600.0, "hours")
+    shorter = [replace(each, x=each.x / factor) for each in series]
+    return replace(chart, x_label=unit, series=shorter, lines=[at / factor for at in chart.lines])
 
 
 def line_chart(chart: Chart) -> Markup:

@@ -11,7 +11,6 @@ from codauc.metrics.auc_difference import Difference, paired_auc_difference
 from codauc.report.axes import Floats
 from codauc.report.charts import PROGRESS, Series, auc_chart, chart_card
 from codauc.report.curves import thinned_points
-from codauc.report.history_cards import in_time_units
 from codauc.report.rendering import Card, CardTable, render
 from codauc.report.run_material import Material
 from codauc.report.test_set_cards import roc_chart
@@ -116,12 +115,9 @@ def _signed(found: Difference) -> str:
 
 
 def _auc_card(runs: Sequence[Material], field: str) -> Card:
-    measure, columns = PROGRESS[field], [run.column(field) for run in runs]
-    if field == "seconds":
-        measure, columns = in_time_units(columns)
     series = [
-        Series(name, x, run.column("auc"), colour=i, dash=i)
-        for i, (name, x, run) in enumerate(zip(names(runs), columns, runs, strict=True))
+        Series(name, run.column(field), run.column("auc"), colour=i, dash=i)
+        for i, (name, run) in enumerate(zip(names(runs), runs, strict=True))
         if field in ("step", "seconds") or run.communicates
     ]
     whose = " and ".join(sorted({run.watched for run in runs}))
@@ -130,7 +126,7 @@ def _auc_card(runs: Sequence[Material], field: str) -> Card:
     caption += " The axis is logarithmic." if log else ""
     if len(series) < len(runs):
         caption += " Runs of one worker do not communicate and are not drawn."
-    return chart_card(auc_chart(whose, measure, series, log_x=log, legend=False), caption)
+    return chart_card(auc_chart(whose, field, series, log_x=log, legend=False), caption)
 
 
 def _far_apart(columns: Sequence[Floats]) -> bool:

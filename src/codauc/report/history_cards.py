@@ -12,7 +12,6 @@ from codauc.report.axes import LIMIT, Floats
 from codauc.report.charts import (
     PROGRESS,
     Chart,
-    Measure,
     Series,
     auc_chart,
     chart_card,
@@ -24,15 +23,6 @@ from codauc.report.run_material import Material, dicts
 
 MOST_ROWS, MOST_PARTS = 200, 40  # of the table of workers, and of a profile
 _FEW_BARS = 60
-
-
-def in_time_units(columns: Sequence[Floats]) -> tuple[Measure, list[Floats]]:
-    """Columns of seconds in the unit that fits the longest, and the axis for it."""
-    longest = max(float(np.nanmax(x, initial=0.0)) for x in columns)
-    factor, label = (60.0, "minutes") if longest < 3 * 3600 else (3600.0, "hours")
-    if longest < 300:
-        factor, label = 1.0, "seconds"
-    return PROGRESS["seconds"]._replace(label=label), [x / factor for x in columns]
 
 
 def training_cards(run: Material) -> list[Card]:
@@ -52,10 +42,7 @@ def cost_cards(run: Material) -> list[Card]:
 
 
 def _auc_card(run: Material, field: str) -> Card:
-    measure, x = PROGRESS[field], run.column(field)
-    if field == "seconds":
-        measure, (x,) = in_time_units([x])
-    auc, low, high = (run.column(each) for each in ("auc", "auc_low", "auc_high"))
+    x, auc, low, high = (run.column(each) for each in (field, "auc", "auc_low", "auc_high"))
     ends, best = _stage_ends(run, x), _best(run, x, auc)
     caption = {
         "step": f"Higher is better. The band is the 95% interval of the AUC on the {run.watched} "
@@ -66,7 +53,7 @@ def _auc_card(run: Material, field: str) -> Card:
         "seconds": "The same curve, by the clock.",
     }[field]
     series = [Series("AUC", x, auc, low, high), *best]
-    return chart_card(auc_chart(run.watched, measure, series, lines=ends), caption)
+    return chart_card(auc_chart(run.watched, field, series, lines=ends), caption)
 
 
 def _stage_ends(run: Material, x: Floats) -> list[float]:
@@ -127,10 +114,10 @@ def _by_step(
     y_limits: tuple[float, float] = (0.0, LIMIT),
 ) -> Card:
     """A title, the y axis, and what is drawn against iterations: label, field, colour, dashes."""
-    step, across = run.column("step"), PROGRESS["step"]
+    step, (_, across, kind) = run.column("step"), PROGRESS["step"]
     series = [Series(name, step, run.column(f), colour=c, dash=d) for name, f, c, d in columns]
-    lines, titled = _stage_ends(run, step), (titles[0], across.label, titles[1])
-    chart = Chart(*titled, series, across.kind, lines=lines, y_limits=y_limits)
+    lines, titled = _stage_ends(run, step), (titles[0], across, titles[1])
+    chart = Chart(*titled, series, kind, lines=lines, y_limits=y_limits)
     return chart_card(chart, caption)
 
 

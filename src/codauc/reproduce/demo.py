@@ -22,7 +22,7 @@ from codauc.algorithm.schedules import Stage, geometric
 from codauc.data import Batches, Task, binary_task, fashion_tiny
 from codauc.metrics.evaluation import evaluate
 from codauc.models import ConvNet
-from codauc.report.charts import PROGRESS, Series, auc_chart, chart_card, side_by_side
+from codauc.report.charts import Series, auc_chart, chart_card, side_by_side
 from codauc.report.rendering import Card, CardTable, render
 from codauc.reproduce.demo_settings import DemoSettings
 from codauc.workers.group import Group
@@ -230,16 +230,15 @@ def _cards(outcomes: Sequence[Outcome], settings: DemoSettings) -> list[Card]:
             label = f"{outcome.label}, final"
             of_rounds = replace(of_rounds, label=label, x=[1, most], y=[y[-1], y[-1]])
         rounds.append(of_rounds)
-    log_rounds = PROGRESS["rounds"]._replace(label="communication rounds (log scale)")
     ends = outcomes[0].stage_ends(settings)[:-1]
     return [
         chart_card(
-            auc_chart("test", PROGRESS["step"], steps, lines=ends),
+            auc_chart("test", "step", steps, lines=ends),
             "Higher is better. A dotted line is the end of a stage, where the iterates are "
             "averaged.",
         ),
         chart_card(
-            auc_chart("test", log_rounds, rounds, log_x=True),
+            auc_chart("test", "rounds", rounds, "communication rounds (log scale)", log_x=True),
             "The same curves, by how often the workers communicated: further left is cheaper.",
         ),
     ]

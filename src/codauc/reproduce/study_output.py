@@ -9,7 +9,7 @@ from pathlib import Path
 
 from codauc._internal.files import whole_file
 from codauc._internal.formats import count, size
-from codauc.report.charts import PROGRESS, Series, auc_chart, line_chart, row_chart, side_by_side
+from codauc.report.charts import Series, auc_chart, line_chart, row_chart, side_by_side
 from codauc.report.rendering import Card, render
 from codauc.reproduce import study_tables as tables
 from codauc.reproduce.figure_definitions import HEADLINE, TITLES, figures, points_of
@@ -138,9 +138,8 @@ def _curves(figure: str, shown: Shown) -> list[Card]:
     time = f"modelled seconds ({shown.link.text})"
     cards = []
     for field, label in (("step", "iterations"), ("seconds", time)):
-        measure = PROGRESS[field]._replace(label=label)
         series = [_series(point, i, shown.results, field) for i, point in known]
-        chart = auc_chart("test", measure, series, log_x=field == "seconds")
+        chart = auc_chart("test", field, series, label, log_x=field == "seconds")
         cards.append(Card("", f"{mean}. Further left is cheaper.", line_chart(chart)))
     return [card for card in cards if card.shown]
 
