@@ -29,8 +29,7 @@ Say = Callable[[str], object]
 def reproduce(options: dict[str, Any], say: Say) -> int:
     """List, plan, try or run; returns the exit code."""
     if options["list"]:
-        say("\n".join(_listed()))
-        return 0
+        return _list(say)
     made = _made(options)
     if options["dry_run"]:
         return _try(made, options, say)
@@ -54,14 +53,13 @@ def reproduce(options: dict[str, Any], say: Say) -> int:
     return 1 if failed else 0
 
 
-def _listed() -> list[str]:
-    lines = []
+def _list(say: Say) -> int:
     for name, (data, percent, some) in catalogue().items():
         if len(some) > 1:
-            lines.append(f"{name:25s}all of {DATA[data].title} with {percent}% positives:")
+            say(f"{name:25s}all of {DATA[data].title} with {percent}% positives:")
         else:
-            lines.append(f"  {name:23s}{FIGURES[some[0]]}")
-    return lines
+            say(f"  {name:23s}{FIGURES[some[0]]}")
+    return 0
 
 
 def _made(options: dict[str, Any]) -> Reproduction:
@@ -108,17 +106,16 @@ def _show(made: Reproduction, options: dict[str, Any], say: Say) -> None:
     """Write and print all of the study that is finished, whichever figures were asked for."""
     link, study = _link(options), made.study
     whole = Reproduction(study, figures(study.percent), options["out"], seeds=options["seeds"])
-    chosen = whole.likely()
     shown = Shown(
         study=study,
-        results=whole.results(chosen, link),
+        results=whole.results(link),
         tried={name: found for name in whole.objectives if (found := whole.tried(name))},
-        chosen=chosen,
+        chosen=whole.chosen(),
         link=link,
-        step_seconds=whole.step_seconds(chosen),
-        commits=whole.commits(chosen),
+        step_seconds=whole.step_seconds(),
+        commits=whole.commits(),
         command=_command(options, study),
-        whole=all(job.done for job in whole.jobs(chosen)),
+        whole=all(job.done for job in whole.jobs()),
     )
     page = write(shown, made.folder)
     if options["json"]:
@@ -152,7 +149,7 @@ def _not_finished(failed: dict[str, str]) -> str:
 def _plan(made: Reproduction, say: Say) -> int:
     """Write the configurations of all runs; what was tuned is used as far as it is known."""
     made.claim()
-    jobs = [*made.tuning_jobs(), *made.jobs(made.likely())]
+    jobs = [*made.tuning_jobs(), *made.jobs()]
     for job in jobs:
         path = job.out.with_name(f"{job.name}.toml")
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -172,8 +169,7 @@ def _plan(made: Reproduction, say: Say) -> int:
 
 def _try(made: Reproduction, options: dict[str, Any], say: Say) -> int:
     """Does every configuration build, load and train?"""
-    first = made.study.grid[0]
-    jobs = made.jobs(dict.fromkeys(made.objectives, first)) or [made.tuning_job("auc", first)]
+    jobs = made.jobs() or [made.tuning_job("auc", made.study.grid[0])]
     runs = {job.name.rpartition("-seed")[0]: job.settings for job in jobs}
     for name, settings in runs.items():
         text = _few_steps(settings)

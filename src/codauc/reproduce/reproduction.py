@@ -6,7 +6,7 @@ import json
 import math
 import os
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -43,8 +43,9 @@ class Reproduction:
         """What is tuned: each objective has a step size of its own."""
         return list(dict.fromkeys(["auc", *(point.objective for point in self.points)]))
 
-    def jobs(self, chosen: Mapping[str, Tuned]) -> list[RunJob]:
-        """The runs of all points, with what was chosen."""
+    def jobs(self) -> list[RunJob]:
+        """The runs of all points, with what is chosen."""
+        chosen = self.chosen()
         return [
             self.job(point, chosen[point.objective], seed)
             for point, needed in self.points.items()
@@ -86,15 +87,15 @@ class Reproduction:
             return []
         return [self.tuning_job(n, each) for n in self.objectives for each in self.tuned(n)]
 
-    def likely(self) -> dict[str, Tuned]:
+    def chosen(self) -> dict[str, Tuned]:
         """What is chosen for each objective, as far as it is known."""
         first = {self.study.grid[0]: 0.0}
         return {name: best(self.tried(name) or first) for name in self.objectives}
 
-    def results(self, chosen: Mapping[str, Tuned], link: Link) -> Results:
+    def results(self, link: Link) -> Results:
         """What the finished runs show."""
         found: dict[StudyPoint, dict[int, list[Record]]] = {}
-        cost = self.step_seconds(chosen)
+        chosen, cost = self.chosen(), self.step_seconds()
         for point in self.points:
             for seed in self.seeds:
                 folder = RunFolder(self.job(point, chosen[point.objective], seed).out)
@@ -105,14 +106,14 @@ class Reproduction:
                     ]
         return Results(found)
 
-    def commits(self, chosen: Mapping[str, Tuned]) -> list[str]:
+    def commits(self) -> list[str]:
         """Those at which the finished runs were made."""
-        found = {str(_made(job).get("commit", "")) for job in self.jobs(chosen) if job.done}
+        found = {str(_made(job).get("commit", "")) for job in self.jobs() if job.done}
         return sorted(found - {""})
 
-    def step_seconds(self, chosen: Mapping[str, Tuned]) -> float:
+    def step_seconds(self) -> float:
         """How long a step of one worker takes: what a longer run took more than a shorter one."""
-        short, long = self.timing(chosen)
+        short, long = self.timing()
         if not (short.done and long.done):
             return math.nan
         return max(0.0, self._seconds(long) - self._seconds(short)) / (long.steps - short.steps)
@@ -124,9 +125,9 @@ class Reproduction:
             return float(facts["cpu_seconds"])
         return float(RunFolder(job.out).result("seconds")["seconds"])
 
-    def timing(self, chosen: Mapping[str, Tuned]) -> list[RunJob]:
+    def timing(self) -> list[RunJob]:
         """Two runs of one worker whose difference is the time of a step."""
-        lr = min(chosen["auc"].lr, *self.study.size.lrs)
+        lr = min(self.chosen()["auc"].lr, *self.study.size.lrs)
         jobs = []
         for steps in _TIMED:
             settings = self.study.settings(StudyPoint(1), Tuned(steps, lr), 0)
@@ -151,15 +152,13 @@ class Reproduction:
                 failed = self._work(tuning, at_once, progress)
                 if failed.keys() - {job.name for job in tuning if job.diverged}:
                     return failed  # what diverged is just not chosen
-            chosen = self.likely()
-            timing = self._work(self.timing(chosen), 1, progress)  # nothing beside them
-            return timing or self._work(self.jobs(chosen), at_once, progress)
+            failed = self._work(self.timing(), 1, progress)  # nothing beside them
+            return failed or self._work(self.jobs(), at_once, progress)
 
     def _work(
         self, jobs: Sequence[RunJob], at_once: int, progress: Progress | None
     ) -> dict[str, str]:
-        chosen = self.likely()
-        known = [*self.tuning_jobs(), *self.timing(chosen), *self.jobs(chosen)]
+        known = [*self.tuning_jobs(), *self.timing(), *self.jobs()]
 
         def update(running: Sequence[RunJob]) -> None:
             """Show how many runs have ended, and how much of the running ones."""
