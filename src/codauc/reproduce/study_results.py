@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from codauc.report.axes import Floats
 from codauc.reproduce.study import StudyPoint
 from codauc.runs.directory import Record
 
 MARGIN = 0.01  # of AUC: the target is below one worker's final AUC by this much
-Floats = NDArray[np.float64]
 
 # 97.5% quantiles of Student's t, for 1, 2, ... degrees of freedom; the last serves for more
 _T = (
@@ -83,12 +82,8 @@ class Link:
         return f"{1e3 * self.latency:g} ms, {8e-6 * self.bandwidth:g} Mbit/s"
 
 
-LINKS = (  # to show how the best I depends on the link
-    Link(),
-    Link(1e-3, 125e6),
-    Link(10e-3, 12.5e6),
-    Link(50e-3, 12.5e6),
-)
+# to show how the best I depends on the link
+LINKS = (Link(), Link(1e-3, 125e6), Link(10e-3, 12.5e6), Link(50e-3, 12.5e6))
 
 
 @dataclass(frozen=True)
