@@ -68,8 +68,11 @@ def _rows(runs: Sequence[Material]) -> tuple[list[str], list[list[str]]]:
     differences = [_difference(runs[0], run) for run in runs[1:]]
     if any(differences):
         place = header.index("AP")
-        cells = ["", *("-" if each is None else _signed(each) for each in differences)]
-        for row, cell in zip((header, *rows), (DIFFERENCE, *cells), strict=True):
+        cells = [
+            "-" if d is None else f"{d.value:+.4f} ({d.low:+.4f} to {d.high:+.4f})"
+            for d in differences
+        ]
+        for row, cell in zip((header, *rows), (DIFFERENCE, "", *cells), strict=True):
             row.insert(place, cell)
     return header, rows
 
@@ -108,10 +111,6 @@ def _difference(first: Material, other: Material) -> Difference | None:
     if not np.array_equal(labels, theirs) or np.isnan(mine).any() or np.isnan(scores).any():
         return None
     return paired_auc_difference(scores, mine, labels)
-
-
-def _signed(found: Difference) -> str:
-    return f"{found.value:+.4f} ({found.low:+.4f} to {found.high:+.4f})"
 
 
 def _auc_card(runs: Sequence[Material], field: str) -> Card:

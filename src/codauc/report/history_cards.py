@@ -9,15 +9,7 @@ import numpy as np
 
 from codauc._internal.formats import count, digits, duration, number, percent, share
 from codauc.report.axes import LIMIT, Floats
-from codauc.report.charts import (
-    PROGRESS,
-    Chart,
-    Series,
-    auc_chart,
-    chart_card,
-    outline,
-    row_chart,
-)
+from codauc.report.charts import PROGRESS, Chart, Series, auc_chart, chart_card, outline, row_chart
 from codauc.report.rendering import Card, CardTable
 from codauc.report.run_material import Material, dicts
 
@@ -28,12 +20,7 @@ _FEW_BARS = 60
 def training_cards(run: Material) -> list[Card]:
     """The AUC against iterations, rounds, bytes and seconds; the objective and its variables."""
     fields = PROGRESS if run.communicates else ("step", "seconds")
-    alone = Card(
-        "Communication",
-        "With more workers, the AUC against rounds and bytes is shown here.",
-        text="" if run.communicates else "One worker: no communication.",
-    )
-    return [*(_auc_card(run, field) for field in fields), alone, *_inner_cards(run)]
+    return [*(_auc_card(run, field) for field in fields), *_inner_cards(run)]
 
 
 def cost_cards(run: Material) -> list[Card]:
@@ -123,19 +110,17 @@ def _by_step(
 
 def _time_card(run: Material) -> Card:
     """Where the time went, from the summary or else the last record."""
-    last = run.records[-1] if run.records else None
-    spent = {}
-    for name in ("computing", "communicating", "waiting"):
-        found = run.value(name)
-        found = number(getattr(last, name, None)) if found is None else found
-        spent[name] = max(0.0, found or 0.0)
+    names, found = ("computing", "communicating", "waiting"), run.summary
+    if run.records and not any(name in found for name in names):
+        found = vars(run.records[-1])
+    spent = {name: max(0.0, number(found.get(name)) or 0.0) for name in names}
     total = sum(spent.values()) or 1.0
     rows = [(name, s, f"{duration(s)} ({share(s / total)})") for name, s in spent.items()]
     caption = (
         "Of one worker's time. Much communicating: average less often. Much waiting: some workers "
         "are slower than others."
         if run.communicates
-        else "One worker: no communication, so it neither sends nor waits."
+        else "One worker: no communication. With more there is the AUC against rounds and bytes."
     )
     title = "Where the time went"
     return Card(title, caption, row_chart(title, rows))
@@ -161,12 +146,7 @@ def _worker_cards(run: Material) -> list[Card]:
 
 
 def worker_chart(
-    title: str,
-    label: str,
-    values: Sequence[float],
-    *,
-    colour: int = 0,
-    level: float | None = None,
+    title: str, label: str, values: Sequence[float], *, colour: int = 0, level: float | None = None
 ) -> Chart:
     """A bar for each worker's value, and a line across at `level`; nothing without a value."""
     n, ends = len(values), (-0.5, len(values) - 0.5)

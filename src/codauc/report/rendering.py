@@ -31,18 +31,17 @@ class CardTable(NamedTuple):
 
 
 class Card(NamedTuple):
-    """A heading, how to read what is below it, and a picture, a table or a text."""
+    """A heading, how to read what is below it, and a picture or a table."""
 
     title: str = ""
     caption: str = ""
     picture: Markup = Markup()
     table: CardTable | None = None
-    text: str = ""
 
     @property
     def shown(self) -> bool:
         """Whether there is anything to see; a page leaves out the other cards."""
-        return bool(self.picture or self.table or self.text)
+        return bool(self.picture or self.table)
 
 
 def render(template: str, **values: Any) -> str:

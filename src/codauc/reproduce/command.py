@@ -180,17 +180,14 @@ def _try(made: Reproduction, options: dict[str, Any], say: Say) -> int:
 
 
 def _few_steps(settings: RunSettings) -> str:
-    """Train for a few steps of small batches, without evaluations or files; say what was done.
-
-    Images and networks may be large, and two simulated workers are as good as sixteen here.
-    """
+    """Train for a few steps of few samples, without evaluations or files; say what was done."""
     from codauc.data.opening import open_data
     from codauc.training.build import resolve_settings
     from codauc.training.loop import fit
     from codauc.workers.launcher import launch
 
     asked = settings.communication
-    workers = min(asked.workers, 2)
+    workers = min(asked.workers, 2)  # simulated, as good as sixteen here
     short = settings.with_changes("communication", workers=workers, simulate=True).with_changes(
         "recipe", steps=2, stages=2, factor=1.0, batch_size=4, dual_samples=8
     )

@@ -55,10 +55,6 @@ class Method:
         first = (settings.lr, settings.steps, settings.stages)
         return geometric(*first, self.sync_every, dual_samples=DUAL_SAMPLES)
 
-    def stage_ends(self, settings: DemoSettings) -> list[int]:
-        """The steps at which its stages end."""
-        return list(accumulate(stage.steps for stage in self.stages(settings)))
-
 
 @dataclass(frozen=True)
 class Outcome(Method):
@@ -100,7 +96,7 @@ def run(settings: DemoSettings, *, quiet: bool = False) -> None:
         f"Fashion-MNIST sample, 5 classes against 5: {len(data.rows)} training images, "
         f"{data.pos_ratio:.1%} positive; {len(data.test_y)} test images."
     )
-    total = sum(method.workers * method.stage_ends(settings)[-1] for method in todo)
+    total = sum(m.workers * stage.steps for m in todo for stage in m.stages(settings))
     outcomes: list[Outcome] = []
     try:
         with nullcontext() if quiet else Progress(total, label="demo") as progress:
@@ -230,7 +226,7 @@ def _cards(outcomes: Sequence[Outcome], settings: DemoSettings) -> list[Card]:
             label = f"{outcome.label}, final"
             of_rounds = replace(of_rounds, label=label, x=[1, most], y=[y[-1], y[-1]])
         rounds.append(of_rounds)
-    ends = outcomes[0].stage_ends(settings)[:-1]
+    ends = list(accumulate(stage.steps for stage in outcomes[0].stages(settings)))[:-1]
     return [
         chart_card(
             auc_chart("test", "step", steps, lines=ends),

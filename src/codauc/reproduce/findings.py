@@ -12,11 +12,7 @@ from codauc.reproduce.study_results import MARGIN, Results
 FEWER = {4: 2.0, 16: 4.0}  # times fewer iterations than one worker, at least
 HARMLESS = (8, 64)  # the I's that cost nothing at K=16
 # The largest I without a clear loss, by data set and K, as the paper states it.
-PAPER = {
-    "cifar10": {16: 64, 4: 512},
-    "cifar100": {16: 64, 4: 512},
-    "imagenet": {16: 1024},
-}
+PAPER = {"cifar10": {16: 64, 4: 512}, "cifar100": {16: 64, 4: 512}, "imagenet": {16: 1024}}
 
 
 class Finding(NamedTuple):

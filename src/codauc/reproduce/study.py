@@ -47,12 +47,10 @@ class StudyPoint:
     @property
     def name(self) -> str:
         """For directories."""
-        name = f"k{self.workers}"
         if self.objective == "bce":
-            return f"bce-{name}"
-        if self.workers > 1:
-            name += f"-i{self.sync_every}{'x3' * self.growing}"
-        return name
+            return f"bce-k{self.workers}"
+        period = f"-i{self.sync_every}{'x3' * self.growing}" if self.workers > 1 else ""
+        return f"k{self.workers}{period}"
 
     @property
     def label(self) -> str:

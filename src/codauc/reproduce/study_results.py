@@ -101,8 +101,7 @@ class Results:
 
     def seeds(self, *points: StudyPoint) -> list[int]:
         """Those with which all these points were run."""
-        found = [set(self.evaluations.get(point, {})) for point in points]
-        return sorted(set.intersection(*found)) if found else []
+        return sorted(set.intersection(*(set(self.evaluations.get(p, {})) for p in points)))
 
     def target(self, seed: int) -> float | None:
         """One worker's final AUC, that of its last stage's result, less 0.01; None if not run."""
