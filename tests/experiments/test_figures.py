@@ -54,8 +54,9 @@ def test_every_scale_keeps_workers_periods_ratio_batch_and_stages(scale):
 
 
 def test_the_share_of_positives_is_the_papers():
-    assert Study("cifar10", 71).ratio == pytest.approx(5 / 7)
-    assert Study("imagenet", 50).ratio == 0.5
+    for percent, ratio in ((71, 5 / 7), (50, 1 / 2)):
+        settings = Study("imagenet", percent).settings(StudyPoint(1), TUNED, 0)
+        assert 1 / (1 + settings.data.keep_negatives) == pytest.approx(ratio)
 
 
 def test_the_first_stage_is_twice_the_largest_period():

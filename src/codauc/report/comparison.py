@@ -8,7 +8,6 @@ import numpy as np
 
 from codauc._internal import formats
 from codauc.metrics.auc_difference import Difference, paired_auc_difference
-from codauc.report.axes import Floats
 from codauc.report.charts import PROGRESS, Series, auc_chart, chart_card
 from codauc.report.curves import thinned_points
 from codauc.report.rendering import Card, CardTable, render
@@ -120,17 +119,13 @@ def _auc_card(runs: Sequence[Material], field: str) -> Card:
         if field in ("step", "seconds") or run.communicates
     ]
     whose = " and ".join(sorted({run.watched for run in runs}))
-    log = field in ("rounds", "bytes") and _far_apart([each.x for each in series])
+    totals = [total for each in series if (total := float(np.nanmax(each.x, initial=0.0))) > 0]
+    log = field in ("rounds", "bytes") and max(totals, default=0) > _FAR * min(totals, default=0)
     caption = "Higher is better; further left is cheaper."
     caption += " The axis is logarithmic." if log else ""
     if len(series) < len(runs):
         caption += " Runs of one worker do not communicate and are not drawn."
     return chart_card(auc_chart(whose, field, series, log_x=log, legend=False), caption)
-
-
-def _far_apart(columns: Sequence[Floats]) -> bool:
-    totals = [total for x in columns if (total := float(np.nanmax(x, initial=0.0))) > 0]
-    return bool(totals) and max(totals) > _FAR * min(totals)
 
 
 def _roc_card(runs: Sequence[Material]) -> Card:

@@ -31,9 +31,7 @@ class Material:
                 f"{run.path}: {scores.scores.shape} test scores and {scores.labels.shape} labels: "
                 "expected one label for each score; the file was changed, train or evaluate again."
             )
-        self.points = (
-            None if scores is None else operating(scores.scores.ravel(), scores.labels.ravel())
-        )
+        self.points = None if scores is None else operating(*scores)
         self.workers = [  # samples and positives of each
             (_amount(each.get("samples")), _amount(each.get("positives")))
             for each in dicts(self.summary.get("workers"))

@@ -50,7 +50,6 @@ def run_baselines(
     """Run them one after the other, until one is interrupted; return their directories.
 
     With `resume` those that are finished are not run again, and an interrupted one is resumed.
-
     All take the same number of steps, with the same batches per worker; PPD-SG's one worker has all
     the data.
     """
@@ -59,7 +58,9 @@ def run_baselines(
     if settings.communication.workers == 1:
         settings = settings.with_changes("communication", workers=_WORKERS, simulate=True)
     RunFolder(out).refuse_links()
-    settings = _fixed(settings)
+    opened = open_data(settings.data, LocalGroup(), settings.seed)
+    resolved = resolve_settings(settings, opened, settings.communication.workers)
+    settings = replace(resolved, communication=settings.communication)  # the same for all
     folders = []
     for name, each in ways(settings).items():
         if not quiet:
@@ -69,10 +70,3 @@ def run_baselines(
         if not summary.get("finished"):
             break
     return folders
-
-
-def _fixed(settings: RunSettings) -> RunSettings:
-    """With everything decided that the data decide, so that it is the same for all."""
-    opened = open_data(settings.data, LocalGroup(), settings.seed)
-    resolved = resolve_settings(settings, opened, settings.communication.workers)
-    return replace(resolved, communication=settings.communication)

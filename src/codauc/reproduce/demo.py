@@ -34,7 +34,6 @@ EVALUATE_EVERY = 64
 DUAL_SAMPLES = 512
 _HEADER = ["method", "K", "test AUC", "95% interval", "iterations", "rounds", "dual est."]
 _HEADER += ["MB sent/worker", "seconds"]
-_POINT = ("step", "round", "auc")  # of a curve
 
 
 @dataclass(frozen=True)
@@ -219,7 +218,9 @@ def _cards(outcomes: Sequence[Outcome], settings: DemoSettings) -> list[Card]:
     steps, rounds = list[Series](), list[Series]()
     most = max(2, *(outcome.rounds for outcome in outcomes))
     for i, outcome in enumerate(outcomes):
-        x, across, y = ([point[name] for point in outcome.curve] for name in _POINT)
+        x, across, y = (
+            [point[name] for point in outcome.curve] for name in ("step", "round", "auc")
+        )
         steps.append(Series(outcome.label, x, y, colour=i, dash=i))
         of_rounds = Series(outcome.label, across, y, colour=i, dash=i)
         if not outcome.rounds:  # it never communicates: its final AUC, as a level line

@@ -141,8 +141,7 @@ def _soonest(results: Results) -> Finding:
     """Of the figure that varies K: who reaches the target first, in modelled time."""
     points = [StudyPoint(1), *(StudyPoint(workers, FIXED) for workers in WORKERS[1:])]
     times = {point: results.needed(point, "seconds") for point in points if point in results}
-    means = {point: time.mean for point, time in times.items() if time is not None}
-    reached = {point: mean for point, mean in means.items() if not math.isnan(mean)}
+    reached = {p: time.mean for p, time in times.items() if time and not math.isnan(time.mean)}
     times_text = "; ".join(f"K={p.workers}: {digits(t, 3)} s" for p, t in reached.items())
     whole = len(times) == len(points) and bool(reached)
     return Finding(

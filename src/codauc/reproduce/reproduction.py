@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -161,7 +162,6 @@ class Reproduction:
         known = [*self.tuning_jobs(), *self.timing(), *self.jobs()]
 
         def update(running: Sequence[RunJob]) -> None:
-            """Show how many runs have ended, and how much of the running ones."""
             if progress is None:
                 return
             ended = [job for job in known if job.done]
@@ -227,8 +227,6 @@ def _made(job: RunJob) -> dict[str, Any]:
 
 def made_by() -> dict[str, Any]:
     """What the runs are made with: the version, and the commit if this file is under git."""
-    import torch
-
     here = Path(__file__)
 
     def git(*arguments: str) -> str:
@@ -240,4 +238,4 @@ def made_by() -> dict[str, Any]:
     with suppress(OSError, subprocess.SubprocessError):
         git("ls-files", "--error-unmatch", here.name)  # not any repository around an environment
         commit = git("describe", "--always", "--dirty", "--abbrev=7")
-    return {"codauc": __version__, "torch": torch.__version__, "commit": commit}
+    return {"codauc": __version__, "torch": version("torch"), "commit": commit}

@@ -131,13 +131,8 @@ class Study:
 
     @property
     def largest_lr(self) -> float:
-        """The largest eta_0 with which the proofs keep alpha bounded."""
-        return step_limits(self.ratio).refuse
-
-    @property
-    def ratio(self) -> float:
-        """The share of positives in the training data."""
-        return 1 / (1 + KEEP[self.percent])
+        """The largest eta_0 with which the proofs keep alpha bounded, by the share of positives."""
+        return step_limits(1 / (1 + KEEP[self.percent])).refuse
 
     @property
     def grid(self) -> list[Tuned]:

@@ -14,7 +14,7 @@ from codauc.report.rendering import Card, render
 from codauc.reproduce import study_tables as tables
 from codauc.reproduce.figure_definitions import HEADLINE, TITLES, figures, points_of
 from codauc.reproduce.findings import Finding, findings
-from codauc.reproduce.study import Study, StudyPoint, Tuned
+from codauc.reproduce.study import Study, Tuned
 from codauc.reproduce.study_results import MARGIN, Link, Results
 from codauc.reproduce.study_tables import StudyTable
 from codauc.training.recipe import PAPER
@@ -60,12 +60,6 @@ class Shown:
         )
 
     @property
-    def made(self) -> str:
-        """The command, and at which commits its runs were made."""
-        commits = ", ".join(self.commits) or "unknown"
-        return f"Made by: {self.command} (runs at commit {commits})."
-
-    @property
     def model_of_time(self) -> str:
         """What modelled seconds are."""
         return (
@@ -86,17 +80,18 @@ def write(shown: Shown, folder: Path) -> Path:
     if len(row) == 2 * len(_FIGURE):
         files["figure.svg"] = _side_by_side(shown, "(a) Fix I, vary K. (b) Fix K, vary I.", row)
     verdicts, titled = made["findings"].card(), [t for t in made.values() if t.title and t.rows]
+    origin = f"{shown.command} (runs at commit {', '.join(shown.commits) or 'unknown'})"
     common = {"title": shown.study.title, "setting": shown.setting, "time": shown.model_of_time}
     files["README.md"] = render(
         "study.md",
         **common,
         scale=shown.study.scale,
-        made=shown.made,
+        made=f"Made by: {origin}.",
         findings=verdicts,
         pictures=[(title, f"{name}.svg") for name, (title, _) in pictures.items()],
         tables=[(table.title, table.card(), table.note) for table in titled if table.note],
     )
-    claims = Card(caption=shown.made, table=verdicts._replace(words=True, whole=True))
+    claims = Card(caption=f"Made by: {origin}.", table=verdicts._replace(words=True, whole=True))
     files[PAGE] = render(
         "study.html",
         **common,
@@ -138,17 +133,22 @@ def _curves(figure: str, shown: Shown) -> list[Card]:
     time = f"modelled seconds ({shown.link.text})"
     cards = []
     for field, label in (("step", "iterations"), ("seconds", time)):
-        series = [_series(point, i, shown.results, field) for i, point in known]
+        series = [
+            Series(
+                point.label,
+                curve[field],
+                curve["auc"],
+                curve["low"],
+                curve["high"],
+                colour=i,
+                dash=i,
+            )
+            for i, point in known
+            for curve in [shown.results.mean_curve(point)]
+        ]
         chart = auc_chart("test", field, series, label, log_x=field == "seconds")
         cards.append(Card("", f"{mean}. Further left is cheaper.", line_chart(chart)))
     return [card for card in cards if card.shown]
-
-
-def _series(point: StudyPoint, i: int, results: Results, field: str) -> Series:
-    curve = results.mean_curve(point)
-    many = len(results.evaluations[point]) > 1
-    low, high = (curve["low"], curve["high"]) if many else (None, None)
-    return Series(point.label, curve[field], curve["auc"], low, high, colour=i, dash=i)
 
 
 def _cost_bars(results: Results) -> list[Card]:

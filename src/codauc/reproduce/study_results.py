@@ -144,16 +144,18 @@ class Results:
             return None
         return estimate_positive([float(getattr(hit, what)) for hit in found])
 
-    def mean_curve(self, point: StudyPoint) -> dict[str, Floats]:
-        """At each evaluation, the mean of each column over seeds, the lowest and highest AUC."""
+    def mean_curve(self, point: StudyPoint) -> dict[str, Floats | None]:
+        """At each evaluation, the means over seeds; of several, the lowest and highest AUC."""
         runs = list(self.evaluations[point].values())
         count = min(len(run) for run in runs)
         columns = {
             name: np.array([[float(getattr(e, name)) for e in run[:count]] for run in runs])
             for name in ("step", "seconds", "auc")
         }
-        mean = {name: column.mean(axis=0) for name, column in columns.items()}
-        return mean | {"low": columns["auc"].min(axis=0), "high": columns["auc"].max(axis=0)}
+        aucs, many = columns["auc"], len(runs) > 1
+        ends = {"low": aucs.min(axis=0), "high": aucs.max(axis=0)} if many else {}
+        means = {name: column.mean(axis=0) for name, column in columns.items()}
+        return {"low": None, "high": None, **ends, **means}
 
 
 def modelled(at: Record, workers: int, step_seconds: float, link: Link) -> float:
