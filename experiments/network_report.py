@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from codauc._internal.text_table import table
-from codauc.report.chart_parts import side_by_side
-from codauc.report.charts import Chart, Mark, Series, line_chart
+from codauc.report.charts import Chart, Series, line_chart, side_by_side
 
 MARGIN = 0.005
 History = Sequence[Mapping[str, Any]]
@@ -82,9 +81,9 @@ def plot(
         series, marks = [], []
         for i, (name, history) in enumerate(histories.items()):
             x, y = [point[unit] for point in history], [point["auc"] for point in history]
-            series.append(Series(labels[name], x, y, colour=i % 7, dash=i))
+            series.append(Series(labels[name], x, y, colour=i, dash=i))
             if (hit := summary["methods"][name]["to_target"]) is not None:
-                marks.append(Mark(labels[name], hit[unit], hit["auc"], i % 7))
+                marks.append(Series(labels[name], [hit[unit]], [hit["auc"]], colour=i))
         ends = [x for each in series for x in each.x if x > 0]
         target = [summary["target"]] * 2
         label = f"target {target[0]:.3f}; dots: reached"
@@ -93,11 +92,10 @@ def plot(
             f"AUC against {unit}",
             x_label,
             "AUC on the test images",
-            series,
+            [*series, *marks],
             kind,
             log_x=True,
             y_limits=(0.0, 1.0),
-            marks=marks,
         )
         charts.append(line_chart(chart))
     return side_by_side(title, charts)

@@ -3,12 +3,12 @@
 import csv
 import math
 import xml.etree.ElementTree as ElementTree
+from dataclasses import fields, replace
 
 import pytest
 
 from codauc.reproduce import study_tables as tables
-from codauc.reproduce import tuning
-from codauc.reproduce.figure_definitions import catalogue, figures, panels, points
+from codauc.reproduce.figure_definitions import catalogue, figures, points
 from codauc.reproduce.findings import findings, harmless
 from codauc.reproduce.reproduction import Reproduction
 from codauc.reproduce.study import Study, StudyPoint, Tuned
@@ -16,10 +16,11 @@ from codauc.reproduce.study_output import Shown, write
 from codauc.reproduce.study_results import (
     Link,
     Results,
-    StudyEvaluation,
     estimate,
     estimate_positive,
+    modelled,
 )
+from codauc.runs.directory import Record
 from codauc.training.recipe import Facts, plan, resolve
 
 SMALL = Study("cifar10", 71, source="somewhere")
@@ -53,8 +54,9 @@ def test_every_scale_keeps_workers_periods_ratio_batch_and_stages(scale):
 
 
 def test_the_share_of_positives_is_the_papers():
-    assert Study("cifar10", 71).ratio == pytest.approx(5 / 7)
-    assert Study("imagenet", 50).ratio == 0.5
+    for percent, ratio in ((71, 5 / 7), (50, 1 / 2)):
+        settings = Study("imagenet", percent).settings(StudyPoint(1), TUNED, 0)
+        assert 1 / (1 + settings.data.keep_negatives) == pytest.approx(ratio)
 
 
 def test_the_first_stage_is_twice_the_largest_period():
@@ -67,7 +69,7 @@ def test_the_papers_own_setting():
     settings = study.settings(StudyPoint(16, 64), Tuned(10000, 0.01), seed=0)
     assert (settings.model.name, settings.model.pretrained) == ("resnet50", "resnet50.pth")
     assert (settings.data.image_size, settings.data.test_fraction) == (224, 0.01)
-    grid = tuning.grid(study)
+    grid = study.grid
     assert {t.steps for t in grid} == {2000, 5000, 10000}
     assert {t.lr for t in grid} == {0.1, 0.01, 0.001}
 
@@ -95,8 +97,8 @@ def test_every_figure_of_the_paper_has_a_name():
 
 def test_figures_of_one_study_share_their_runs(tmp_path):
     def names(*wanted):
-        made = Reproduction(SMALL, wanted, tmp_path, seeds=1)
-        return {job.name for job in made.jobs({"auc": TUNED, "bce": TUNED})}
+        made = Reproduction(replace(SMALL, lr=TUNED.lr), wanted, tmp_path, seeds=1)
+        return {job.name for job in made.jobs()}
 
     everything = names(*figures(71))
     assert names("table1") <= everything
@@ -109,7 +111,7 @@ def test_figures_of_one_study_share_their_runs(tmp_path):
 def test_a_figure_without_a_finding_has_one_seed_unless_given(tmp_path):
     def seeds(**given):
         made = Reproduction(SMALL, figures(71), tmp_path, **given)
-        jobs = made.jobs({"auc": TUNED, "bce": TUNED})
+        jobs = made.jobs()
         return [sum(t.name.startswith(p) for t in jobs) for p in ("k16-i64-", "k16-i64x3-", "bce")]
 
     assert seeds() == [3, 1, 1]
@@ -122,18 +124,18 @@ def grid(**aucs):
 
 def test_the_grid_is_extended_until_its_best_is_inside():
     found = grid(_0_1=0.72, _0_01=0.7, _0_001=0.6)
-    assert tuning.extension(SMALL, found) == [Tuned(2048, 0.3)]
+    assert SMALL.extension(found) == [Tuned(2048, 0.3)]
     found |= grid(_0_3=0.74)
-    assert tuning.extension(SMALL, found) == [Tuned(2048, 0.9)]
-    assert tuning.extension(SMALL, found | grid(_0_9=0.73)) == []
-    assert tuning.extension(SMALL, found | grid(_0_9=0.75)) == []  # 2.7 would be refused
+    assert SMALL.extension(found) == [Tuned(2048, 0.9)]
+    assert SMALL.extension(found | grid(_0_9=0.73)) == []
+    assert SMALL.extension(found | grid(_0_9=0.75)) == []  # 2.7 would be refused
     low = grid(_0_1=0.5, _0_01=0.6, _0_001=0.7)
-    assert tuning.extension(SMALL, low) == [Tuned(2048, 0.000333)]
+    assert SMALL.extension(low) == [Tuned(2048, 0.000333)]
 
 
 def test_a_step_size_that_is_said_is_not_tuned(tmp_path):
     study = Study("cifar10", 71, source="somewhere", lr=1.5)
-    assert tuning.grid(study) == [Tuned(2048, 1.5)]
+    assert study.grid == [Tuned(2048, 1.5)]
     made = Reproduction(study, ("workers",), tmp_path)
     assert made.folder.name == "cifar10-71-small-eta1.5"
     with pytest.raises(ValueError, match=r"at most 2\.45"):
@@ -155,10 +157,19 @@ def evaluations(final, speed, rounds=0, bytes_=0, steps=100):
     found = []
     for step in range(1, steps + 1):
         auc = 0.5 + (final - 0.5) * min(1.0, speed * step / steps)
-        found.append(
-            StudyEvaluation(step, rounds * step, bytes_ * step, auc, float(step), auc, auc)
-        )
+        found.append(evaluation(step, rounds * step, bytes_ * step, auc, float(step)))
     return found
+
+
+def evaluation(step, rounds, bytes_, auc=0.9, seconds=0.0):
+    nothing = dict.fromkeys((field.name for field in fields(Record)), 0)
+    values = {"auc": auc, "auc_low": auc, "auc_high": auc, "seconds": seconds}
+    return Record(**nothing | {"step": step, "rounds": rounds, "bytes": bytes_} | values)
+
+
+def test_time_is_computing_and_latencies_and_sending():
+    at = evaluation(100, rounds=10, bytes_=1000)
+    assert modelled(at, 2, 0.01, Link(latency=0.5, bandwidth=1000.0)) == 1 + 10 + 1
 
 
 def made_up(**changes):
@@ -238,7 +249,6 @@ def test_the_target_is_one_workers_final_auc_of_the_same_seed():
 def shown(results, **changes):
     values = {
         "study": SMALL,
-        "panels": panels(SMALL, figures(71)),
         "results": results,
         "tried": {"auc": grid(_0_1=0.7, _0_3=0.75, _0_9=0.74)},
         "chosen": {"auc": TUNED},
@@ -273,7 +283,7 @@ def test_everything_that_is_shown_is_written(tmp_path):
 
 def test_without_the_time_of_a_step_nothing_is_said_of_time():
     points = {
-        p: {0: [s._replace(seconds=math.nan) for s in runs[0]]}
+        p: {0: [replace(s, seconds=math.nan) for s in runs[0]]}
         for p, runs in made_up().evaluations.items()
     }
     (found,) = [f for f in findings(SMALL, Results(points)) if "time" in f.claim]

@@ -27,16 +27,16 @@ def short(cifar10, tmp_path, name, **recipe):
         StudyPoint(2, 8), Tuned(32, 0.1), seed=0
     )
     settings = settings.with_changes("recipe", **{"stages": 1, "evaluations": 2, **recipe})
-    return RunJob(name, settings, tmp_path / name, 32)
+    return RunJob(name, settings, tmp_path / name)
 
 
 def test_what_is_finished_is_not_run_again_and_what_fails_is_named(cifar10, tmp_path):
     good, bad = short(cifar10, tmp_path, "good"), short(cifar10, tmp_path, "bad", lr=50.0)
     failed = run_side_by_side([bad, good], at_once=2)
-    assert [f.name for f in failed] == ["bad"]
-    assert "lr=50" in failed[0].reason
+    assert list(failed) == ["bad"]
+    assert "lr=50" in failed["bad"]
     made = (good.out / METRICS).stat().st_mtime_ns
-    assert run_side_by_side([good], at_once=1) == []
+    assert run_side_by_side([good], at_once=1) == {}
     assert (good.out / METRICS).stat().st_mtime_ns == made
     for changed, name in (
         (replace(good.settings, seed=1), "seed 0, not 1"),
@@ -57,11 +57,12 @@ def test_a_step_size_with_which_a_run_diverges_is_not_chosen(cifar10, tmp_path):
     bad = bad._replace(settings=bad.settings.with_changes("safety", not_finite="stop"))
     bad = bad._replace(settings=bad.settings.with_changes("recipe", lr=0.9, name="bce", mix=0.0))
     bad = bad._replace(settings=bad.settings.with_changes("recipe", warm_start=1.0))
-    (failure,) = run_side_by_side([bad], at_once=1)  # cross-entropy does diverge with it here
-    assert "not finite" in failure.reason
-    assert run_side_by_side([bad], at_once=1) == [failure]  # at once
+    failed = run_side_by_side([bad], at_once=1)  # cross-entropy does diverge with it here
+    assert list(failed) == [bad.name]
+    assert "not finite" in failed[bad.name]
+    assert run_side_by_side([bad], at_once=1) == failed  # at once
     assert made.tuned("auc") == {Tuned(64, 0.1): 0.7, Tuned(64, 0.3): 0.8, Tuned(64, 0.9): 0.0}
-    assert made.likely()["auc"] == Tuned(64, 0.3)
+    assert made.chosen()["auc"] == Tuned(64, 0.3)
 
 
 def alive(out):

@@ -9,10 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from codauc._internal.formats import digits
 from codauc.report.axes import Axis, log_ticks, stretch, tick_labels, ticks
-from codauc.report.bars import BarChart, bar_chart, stacked_bar
-from codauc.report.chart_parts import Key, legend
-from codauc.report.charts import MOST_POINTS, Chart, Mark, Series, line_chart, thinned
+from codauc.report.charts import (
+    MOST_POINTS,
+    Chart,
+    Series,
+    legend,
+    line_chart,
+    row_chart,
+    thinned,
+)
+from codauc.report.history_cards import worker_chart
 
 numbers = st.floats(allow_nan=True, allow_infinity=True)
 HOSTILE = "</title></svg><script>alert(1)</script><img src=x onerror=alert(1)>"
@@ -128,15 +136,15 @@ def test_text_of_others_has_no_effect():
 
 def test_one_point_is_seen():
     text = chart(Series("AUC", [3], [0.7], [0.6], [0.8]))
-    assert 'r="3.5"' in text
+    assert text.count('class="mark f0"') == 1
 
 
 def test_no_points_no_chart():
     assert chart() == ""
     assert chart(Series("s", [], [])) == ""
     assert chart(Series("s", [math.nan], [1.0])) == ""
-    assert bar_chart(BarChart("t", "x", "y", [])) == ""
-    assert stacked_bar("t", [("a", 0.0)], str) == ""
+    assert line_chart(worker_chart("t", "y", [])) == ""
+    assert row_chart("t", [("a", 0.0, "0")]) == ""
 
 
 @pytest.mark.parametrize("n", [401, 5000, 100_003])
@@ -155,12 +163,12 @@ def test_many_points_stay_small():
 
 def test_marks_and_lines_are_drawn_where_they_are():
     text = chart(
-        Series("s", [0, 100], [0, 1]), x_range=(0, 100), lines=[50, 200], marks=[Mark("m", 100, 1)]
+        Series("s", [0, 100], [0, 1]), Series("m", [100], [1]), x_range=(0, 100), lines=[50, 200]
     )
     root = parsed(text)
     assert text.count('class="stage"') == 1
-    mark = next(each for each in root.iter("circle") if each.get("r") == "5" and len(each))
-    line = re.search(r'class="line s0" d="M([\d.]+) ([\d.]+)L([\d.]+) ([\d.]+)"', text)
+    mark = next(each for each in root.iter("circle") if each.get("class") == "mark f0")
+    line = re.search(r'class="line s0 d0" d="M([\d.]+) ([\d.]+)L([\d.]+) ([\d.]+)"', text)
     left, _, right, top = map(float, line.groups())
     stage = float(re.search(r'class="stage" d="M([\d.]+)', text).group(1))
     assert stage == pytest.approx((left + right) / 2, abs=0.1)
@@ -180,22 +188,36 @@ def test_numbers_along_the_axis_do_not_touch():
 
 
 def test_a_legend_grows_down_not_out():
-    text, height = legend([Key("a long name of a run " + str(i), i) for i in range(8)])
+    named = [Series("a long name of a run " + str(i), [0, 1], [0, 1]) for i in range(8)]
+    placed, height = legend(named)
     assert height > 50
-    assert max(float(x) for x in re.findall(r'<text class="key" x="([\d.]+)"', text)) < 340
-    assert legend([Key("alone")]) == ("", 0.0)
+    assert max(x for _, x, _ in placed) + 28 < 340
+    assert [each for each, *_ in placed] == named
+    assert chart(*named).count('class="key"') == 8
+    assert legend(named[:1]) == ([], 0.0)
 
 
-def test_parts_of_a_bar_add_up():
-    root = parsed(stacked_bar("t", [("a", 1.0), ("b", 2.0), ("c", 1.0)], str))
-    bars = [float(each.get("width")) for each in root.iter("rect") if each.get("height") == "30"]
-    assert sum(bars) == pytest.approx(356, abs=0.3)
+def test_bars_are_as_long_as_their_values():
+    root = parsed(row_chart("t", [("a", 1.0, "1"), ("b", 2.0, "2"), ("c", 1.0, "1")]))
+    bars = [float(each.get("width")) for each in root.iter("rect")]
     assert bars[1] == pytest.approx(2 * bars[0], abs=0.2)
+    assert bars[0] == bars[2]
 
 
-@pytest.mark.parametrize("n", [1, 4, 64, 1000])
+@pytest.mark.parametrize("n", [1, 4, 60, 64, 1000])
 def test_bars_for_any_number_of_workers(n):
-    root = parsed(bar_chart(BarChart("t", "worker", "samples", [float(i) for i in range(n)])))
-    bars = list(root.iter("rect"))
-    assert len(bars) == n
-    assert all(float(b.get("x")) + float(b.get("width")) <= 360 for b in bars)
+    values = [float(i + 1) for i in range(n)]
+    text = line_chart(worker_chart("t", "samples", values, level=3.0))
+    found = coordinates(text)
+    assert (found >= 0).all()
+    assert (found <= [360, 260]).all()
+    tips = [each.text for each in parsed(text).iter("title")]
+    assert f"samples: {digits(n, 4)} at {n - 1:,} (worker)" in tips
+    numbers = [each.text for each in parsed(text).iter("text") if each.get("text-anchor")]
+    assert not [each for each in numbers if "." in each and n > 4]
+
+
+def test_a_bar_is_a_rectangle_and_bars_have_gaps():
+    (series,) = worker_chart("t", "samples", [3.0, 4.0]).series
+    assert series.y.tolist() == [0, 3, 3, 0, 0, 4, 4, 0]
+    assert series.x.tolist() == pytest.approx([-0.38, -0.38, 0.38, 0.38, 0.62, 0.62, 1.38, 1.38])

@@ -106,21 +106,14 @@ def tick_labels(values: Sequence[float], kind: str) -> list[str]:
     if not values:
         return []
     largest = max(map(abs, values))
-    if kind == "number":
-        return [_plain(value, _decimals(values), largest) for value in values]
+    if kind == "number":  # with the fewest decimals that do not round them
+        exact = (d for d in range(6) if all(math.isclose(v, round(v, d)) for v in values))
+        decimals = next(exact, 6)
+        form = f",.{decimals}f" if largest < 1e6 and decimals <= 5 else ".6g"
+        texts = [f"{value:{form}}" for value in values]
+        return ["\u2212" + text[1:] if text.startswith("-") else text for text in texts]
     spread = max(values) >= 50 * min((value for value in values if value > 0), default=1.0)
     return [_scaled(value, value if spread else largest, kind) for value in values]
-
-
-def _plain(value: float, decimals: int, largest: float) -> str:
-    small = largest < 1e6 and decimals <= 5
-    text = f"{value:,.{decimals}f}" if small else f"{value:.6g}"
-    return text.replace("-", "\u2212", 1) if text.startswith("-") else text
-
-
-def _decimals(values: Sequence[float]) -> int:
-    """The least number of decimals that distinguishes the values without rounding them."""
-    return next((d for d in range(6) if all(math.isclose(v, round(v, d)) for v in values)), 6)
 
 
 def _scaled(value: float, largest: float, kind: str) -> str:

@@ -1,4 +1,4 @@
-"""Charts as SVG text: pure functions. Colours are classes (s0 to s6, f0 to f6) of the page's style.
+"""Charts as SVG. Colours and dashes are classes of the page's style.
 
 A chart scales to the width of its column, says in words what it shows, and has a tooltip at its
 points without any script.
@@ -6,7 +6,7 @@ points without any script.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -17,18 +17,22 @@ from numpy.typing import NDArray
 
 from codauc._internal.formats import count, digits, size
 from codauc.report.axes import LIMIT, Axis, Floats, log_ticks, stretch, tick_labels, ticks
-from codauc.report.chart_parts import COLOURS, LETTER, WIDTH, Key, dashes, grid, legend, picture
-from codauc.report.rendering import escape
+from codauc.report.rendering import Card, render
 
+WIDTH, LETTER = 360.0, 6.3  # of a chart; of a letter, about
 MOST_POINTS, MOST_TIPS, MOST_LINES = 400, 60, 30
+LONGEST_KEY, LONGEST_NAME = 46, 28  # letters in a legend, and before a bar
+_DESCRIBED = 7  # series in the words for those who do not see the chart
+_GAP, _PITCH = 16, 21.0
 
 
 @dataclass(frozen=True)
 class Series:
     """A line through points; `low` and `high` draw a band, `fill` colours down to 0.
 
-    Points with a coordinate that is not finite are left out. `tips` are points with a tooltip, if
-    not the line's own.
+    One point alone is a dot. Points with a coordinate that is not finite are left out. `tips` are
+    points with a tooltip, if not the line's own. Series of one label have one entry in the legend.
+    There are seven colours and four kinds of dashes: 28 series with `colour=i, dash=i` all differ.
     """
 
     label: str
@@ -43,20 +47,10 @@ class Series:
 
 
 @dataclass(frozen=True)
-class Mark:
-    """A point that stands out; in the legend too, unless it has the label of a series."""
-
-    label: str
-    x: float
-    y: float
-    colour: int = 0
-
-
-@dataclass(frozen=True)
 class Chart:
     """What a chart shows.
 
-    `x_kind` is "number", "count" or "bytes". `lines` are places of thin vertical lines. `y_limits`
+    A kind is "number", "count" or "bytes". `lines` are places of thin vertical lines. `y_limits`
     are never left; `x_range` and `y_range` are the whole axis, if not what the data needs. The x
     axis starts at 0 unless `log_x`, which leaves out what is not above 0.
     """
@@ -66,14 +60,40 @@ class Chart:
     y_label: str
     series: Sequence[Series]
     x_kind: str = "number"
+    y_kind: str = "number"
     log_x: bool = False
     x_range: tuple[float, float] | None = None
     y_range: tuple[float, float] | None = None
     y_limits: tuple[float, float] = (-LIMIT, LIMIT)
     lines: Sequence[float] = ()
-    marks: Sequence[Mark] = ()
     legend: bool = True
     height: float = 230.0
+
+
+PROGRESS = {  # how far a run got, by the field of a record: its name, its axis, the axis' kind
+    "step": ("iterations", "iterations of each worker", "count"),
+    "rounds": ("rounds", "communication rounds", "count"),
+    "bytes": ("bytes sent", "bytes sent by each worker", "bytes"),
+    "seconds": ("time", "seconds", "number"),
+}
+
+
+def auc_chart(
+    whose: str, field: str, series: Sequence[Series], x_label: str = "", **more: Any
+) -> Chart:
+    """The AUC of a set, "test" or "validation", against how far a run got.
+
+    Without an `x_label` of their own, many seconds become minutes or hours.
+    """
+    name, usual, kind = PROGRESS[field]
+    titles = (f"{whose.capitalize()} AUC against {name}", x_label or usual, f"{whose} AUC")
+    chart = Chart(*titles, series, kind, y_limits=(0.0, 1.0), **more)
+    longest = max((float(np.nanmax(each.x, initial=0.0)) for each in series), default=0.0)
+    if field != "seconds" or x_label or longest < 300:
+        return chart
+    factor, unit = (60.0, "minutes") if longest < 3 * 3600 else (3600.0, "hours")
+    shorter = [replace(each, x=each.x / factor) for each in series]
+    return replace(chart, x_label=unit, series=shorter, lines=[at / factor for at in chart.lines])
 
 
 def line_chart(chart: Chart) -> Markup:
@@ -81,27 +101,63 @@ def line_chart(chart: Chart) -> Markup:
     series = [clean for each in chart.series if (clean := _clean(each, log=chart.log_x)).x.size]
     if not series:
         return Markup()
-    keys = [Key(each.label, each.colour, each.dash) for each in series if chart.legend]
-    known = {key.label for key in keys}
-    marks = [mark for mark in chart.marks if mark.label not in known]
-    keys += [Key(mark.label, mark.colour, shape="dot") for mark in marks]
-    head, top = legend(keys)
+    keys, top = legend(series if chart.legend else ())
     x, y = _axes(chart, series, top)
-    body = [_frame(chart, x, y), *(_stage_line(at, x, y) for at in chart.lines[:MOST_LINES])]
-    body += [_area(each, x, y) for each in series]
-    body += [_line(each, x, y) for each in series]
-    body += [_tips(each, chart, x, y) for each in series]
-    body += [_mark(mark, chart, x, y) for mark in chart.marks]
-    return picture(chart.title, _description(chart, series), chart.height + top, [head, *body])
+    rows = ticks(y.low, y.high, 6)
+    columns, labels = _fitting(chart, x)
+    ends = "; ".join(
+        f"{s.label} from {_four(s.y[0])} to {_four(s.y[-1])}" for s in series[:_DESCRIBED]
+    )
+    return _drawn(
+        "line_chart.svg",
+        chart.title,
+        f"{chart.title}: {chart.y_label} against {chart.x_label}. {ends}.",
+        chart.height + top,
+        chart=chart,
+        x=x,
+        y=y,
+        keys=keys,
+        rows=zip(y.place(rows), tick_labels(rows, chart.y_kind), strict=True),
+        columns=zip(x.place(columns), labels, strict=True),
+        lines=[x.place(at) for at in chart.lines[:MOST_LINES] if x.low < at < x.high],
+        areas=[area for each in series if (area := _area(each, x, y))],
+        paths=[(each, _path(x.place(each.x), y.place(each.y))) for each in series],
+        tips=[tip for each in series for tip in _tips(each, chart, x, y)],
+    )
 
 
-def stairs(x: Any, y: Any) -> tuple[Floats, Floats]:
-    """The corners of a line that is y[i] from x[i - 1] to x[i].
+def chart_card(chart: Chart, caption: str) -> Card:
+    """A card with a chart under its title."""
+    return Card(chart.title, caption, line_chart(chart))
 
-    >>> [part.tolist() for part in stairs([0.0, 1.0, 3.0], [5.0, 5.0, 2.0])]
-    [[0.0, 0.0, 1.0, 1.0, 3.0], [5.0, 5.0, 5.0, 2.0, 2.0]]
+
+def row_chart(
+    title: str, rows: Sequence[tuple[str, float, str]], *, heading: bool = False
+) -> Markup:
+    """A bar to the right for each name and value, and a text behind it; nothing without a bar.
+
+    With `heading` the title stands above, and each bar has a colour of its own.
     """
-    return np.repeat(np.asarray(x, float), 2)[:-1], np.repeat(np.asarray(y, float), 2)[1:]
+    longest = max((value for _, value, _ in rows), default=0.0)
+    if not longest > 0:
+        return Markup()
+    left = 8 + max(min(len(name), LONGEST_NAME) for name, *_ in rows) * 1.1 * LETTER
+    room = WIDTH - left - 8 - max(len(text) for *_, text in rows) * LETTER
+    top = 24 if heading else 4
+    bars = [
+        (name, left, top + _PITCH * i, room * value / longest, i if heading else 0, text)
+        for i, (name, value, text) in enumerate(rows)
+    ]
+    said = "; ".join(f"{name}: {text}" for name, _, text in rows)
+    height = top + 2 + _PITCH * len(rows)
+    return _drawn("row_chart.svg", title, f"{title}: {said}.", height, bars=bars, heading=heading)
+
+
+def side_by_side(title: str, pictures: Sequence[Markup]) -> str:
+    """Pictures in a row as one SVG file, with its own style."""
+    heights = [int(text.split('viewBox="', 1)[1].split('"')[0].split()[3]) for text in pictures]
+    placed = list(zip(heights, pictures, strict=True))
+    return render("pictures.svg", title=title, pictures=placed, width=round(WIDTH), gap=_GAP)
 
 
 def outline(edges: Any, heights: Any) -> tuple[Floats, Floats]:
@@ -127,6 +183,33 @@ def thinned(y: Floats, most: int = MOST_POINTS) -> NDArray[np.intp]:
     return np.array(sorted({0, len(y) - 1, *inner}))
 
 
+def legend(series: Sequence[Series]) -> tuple[list[tuple[Series, float, float]], float]:
+    """What the legend names, each with its place, in as many rows as it needs; and its height.
+
+    One line alone needs no legend.
+    """
+    named: dict[str, Series] = {}
+    for each in series:
+        named.setdefault(each.label, each)
+    if len(named) < 2:
+        return [], 0.0
+    placed, x, y = [], 2.0, 10.0
+    for each in named.values():
+        width = 28 + min(len(each.label), LONGEST_KEY) * LETTER + 14
+        if x > 2 and x + width > WIDTH:
+            x, y = 2.0, y + 17
+        placed.append((each, x, y))
+        x += width
+    return placed, y + 12
+
+
+def _drawn(template: str, title: str, said: str, height: float, **values: Any) -> Markup:
+    """The picture of a template; `said` is what it shows, for those who do not see it."""
+    frame = {"title": title, "said": said, "width": round(WIDTH), "height": round(height)}
+    limits = {"longest_key": LONGEST_KEY, "longest_name": LONGEST_NAME}
+    return Markup(render(template, **frame, **limits, **values))
+
+
 def _clean(series: Series, *, log: bool) -> Series:
     """Finite points only, not too many of them; a band is as wide as it is known."""
     x, y = np.asarray(series.x, float).ravel(), np.asarray(series.y, float).ravel()
@@ -148,7 +231,7 @@ def _axes(chart: Chart, series: Sequence[Series], top: float) -> tuple[Axis, Axi
         y_ends = max(0.0, y_ends[0]), y_ends[1]
     across = [s.x for s in series] + [np.zeros(1)] * (not chart.log_x)
     x_ends = chart.x_range or stretch(np.concatenate(across), log=chart.log_x)
-    widest = max(map(len, tick_labels(ticks(*y_ends, 6), "number")), default=1)
+    widest = max(map(len, tick_labels(ticks(*y_ends, 6), chart.y_kind)), default=1)
     last = (tick_labels([x_ends[1]], "number" if chart.x_kind == "number" else "count"))[0]
     right = WIDTH - max(10.0, min(len(last), 7) * LETTER / 2 + 4)
     left = min(12 + widest * LETTER, WIDTH / 3)
@@ -158,103 +241,45 @@ def _axes(chart: Chart, series: Sequence[Series], top: float) -> tuple[Axis, Axi
     )
 
 
-def _frame(chart: Chart, x: Axis, y: Axis) -> str:
-    """The grid, the numbers beside it, and the names of the axes."""
-    parts = grid(ticks(y.low, y.high, 6), "number", x, y)
-    values, labels = _fitting(chart, x)
-    parts += [
-        f'<path class="axis" d="M{at:.1f} {y.start:.1f}v4"/>'
-        f'<text x="{at:.1f}" y="{y.start + 17:.1f}" text-anchor="middle">{text}</text>'
-        for at, text in zip(x.place(values), labels, strict=True)
-    ]
-    middle = (x.start + x.end) / 2
-    parts += [
-        f'<path class="axis" d="M{x.start:.1f} {y.start:.1f}H{x.end:.1f}"/>',
-        f'<text x="2" y="{y.end - 13:.1f}">{escape(chart.y_label)}</text>',
-        f'<text x="{middle:.1f}" y="{y.start + 35:.1f}" text-anchor="middle">'
-        f"{escape(chart.x_label)}</text>",
-    ]
-    return "\n".join(parts)
-
-
 def _fitting(chart: Chart, x: Axis) -> tuple[list[float], list[str]]:
-    """The most numbers along the x axis that do not touch each other."""
+    """The most numbers along the x axis that do not touch each other; counts are whole."""
     values: list[float] = []
     labels: list[str] = []
     for most in (7, 6, 5, 4, 3, 2):
         values = (log_ticks if chart.log_x else ticks)(x.low, x.high, most)
+        if chart.x_kind == "count":
+            values = [value for value in values if value == round(value)]
         labels = tick_labels(values, chart.x_kind)
         if all(np.diff(x.place(values)) > max(map(len, labels), default=0) * LETTER + 6):
             break
     return values, labels
 
 
-def _path(x: Floats, y: Floats) -> str:
-    return "M" + "L".join(f"{a:.1f} {b:.1f}" for a, b in zip(x, y, strict=True))
+def _path(x: Floats, y: Floats) -> Markup:
+    return Markup("M" + "L".join(f"{a:.1f} {b:.1f}" for a, b in zip(x, y, strict=True)))
 
 
-def _line(series: Series, x: Axis, y: Axis) -> str:
-    across, up = x.place(series.x), y.place(series.y)
-    if len(across) == 1:
-        return f'<circle class="f{series.colour}" cx="{across[0]:.1f}" cy="{up[0]:.1f}" r="3.5"/>'
-    return f'<path class="line s{series.colour}"{dashes(series.dash)} d="{_path(across, up)}"/>'
-
-
-def _area(series: Series, x: Axis, y: Axis) -> str:
-    """The band, or what is under the line."""
+def _area(series: Series, x: Axis, y: Axis) -> tuple[str, Markup] | None:
+    """The class and the path of the band, or of what is under the line."""
     if not series.fill and series.low is None:
-        return ""
+        return None
     low = np.zeros(len(series.x)) if series.fill else series.low
     high = series.y if series.fill else series.high
     across = x.place(series.x)
+    d = _path(np.append(across, across[::-1]), np.append(y.place(high), y.place(low)[::-1])) + "Z"
     if len(across) == 1:
-        a, b, c = float(across[0]), float(y.place(low)[0]), float(y.place(high)[0])
-        return f'<path class="line s{series.colour}" d="M{a:.1f} {b:.1f}V{c:.1f}"/>'
-    d = _path(np.append(across, across[::-1]), np.append(y.place(high), y.place(low)[::-1]))
-    kind = "fill" if series.fill else "band"
-    return f'<path class="{kind} f{series.colour}" d="{d}Z"/>'
+        return f"line s{series.colour % 7}", d
+    return f"{'fill' if series.fill else 'band'} f{series.colour % 7}", d
 
 
-def _tips(series: Series, chart: Chart, x: Axis, y: Axis) -> str:
+def _tips(series: Series, chart: Chart, x: Axis, y: Axis) -> Iterator[tuple[Any, ...]]:
+    """Colours, places, and what a tooltip says there."""
+    form = {"bytes": size, "count": count}.get(chart.x_kind, _four)
     xs, ys = (np.asarray(part, float) for part in series.tips or (series.x, series.y))
-    index = np.unique(np.linspace(0, len(xs) - 1, min(len(xs), MOST_TIPS)).astype(int))
-    places = zip(x.place(xs[index]), y.place(ys[index]), xs[index], ys[index], strict=True)
-    return "\n".join(
-        f'<circle class="tip f{series.colour}" cx="{a:.1f}" cy="{b:.1f}" r="5"><title>'
-        f"{escape(_said(series.label, chart, at, value))}</title></circle>"
-        for a, b, at, value in places
-    )
-
-
-def _said(label: str, chart: Chart, at: float, value: float) -> str:
-    forms: dict[str, Callable[[float], str]] = {"bytes": size, "count": count, "number": _four}
-    place = forms[chart.x_kind](float(at))
-    return f"{label}: {_four(value)} at {place} ({chart.x_label})"
+    for i in np.unique(np.linspace(0, len(xs) - 1, min(len(xs), MOST_TIPS)).astype(int)):
+        said = f"{series.label}: {_four(ys[i])} at {form(float(xs[i]))} ({chart.x_label})"
+        yield series.colour, x.place(xs[i]), y.place(ys[i]), said
 
 
 def _four(value: float) -> str:
     return digits(float(value), 4)
-
-
-def _stage_line(at: float, x: Axis, y: Axis) -> str:
-    if not x.low < at < x.high:
-        return ""
-    place = float(x.place(at))
-    return f'<path class="stage" d="M{place:.1f} {y.start:.1f}V{y.end:.1f}"/>'
-
-
-def _mark(mark: Mark, chart: Chart, x: Axis, y: Axis) -> str:
-    if not (x.low <= mark.x <= x.high and y.low <= mark.y <= y.high):
-        return ""
-    return (
-        f'<circle class="mark f{mark.colour}" cx="{float(x.place(mark.x)):.1f}" '
-        f'cy="{float(y.place(mark.y)):.1f}" r="5">'
-        f"<title>{escape(_said(mark.label, chart, mark.x, mark.y))}</title></circle>"
-    )
-
-
-def _description(chart: Chart, series: Sequence[Series]) -> str:
-    ends = "; ".join(
-        f"{s.label} from {_four(s.y[0])} to {_four(s.y[-1])}" for s in series[:COLOURS]
-    )
-    return f"{chart.title}: {chart.y_label} against {chart.x_label}. {ends}."

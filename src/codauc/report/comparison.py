@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from codauc._internal import formats
 from codauc.metrics.auc_difference import Difference, paired_auc_difference
-from codauc.report.chart_parts import COLOURS, swatch
-from codauc.report.charts import Chart, Series, line_chart
-from codauc.report.curves import roc
-from codauc.report.history_cards import PROGRESS, time_unit
+from codauc.report.charts import PROGRESS, Series, auc_chart, chart_card
+from codauc.report.curves import thinned_points
 from codauc.report.rendering import Card, CardTable, render
-from codauc.report.run_material import Material, material
+from codauc.report.run_material import Material
 from codauc.report.test_set_cards import roc_chart
 from codauc.runs.directory import RunFolder
 
@@ -38,7 +36,6 @@ def comparison_page(runs: Sequence[RunFolder]) -> str:
     """One HTML file with the table, the AUC of all runs against what they cost, and their ROC."""
     found = _material(runs)
     header, rows = _rows(found)
-    lines = [swatch(*line_style(i)) for i in range(len(found))]
     note = "K workers average every I iterations. AP is the average precision."
     if DIFFERENCE in header:
         note += (
@@ -48,19 +45,9 @@ def comparison_page(runs: Sequence[RunFolder]) -> str:
     return render(
         "comparison.html",
         names=names(found),
-        lines=lines,
-        results=Card(caption=note, table=CardTable(header, rows, lines=lines)),
+        results=Card(caption=note, table=CardTable(header, rows, samples=True)),
         cards=[*(_auc_card(found, field) for field in PROGRESS), _roc_card(found)],
     )
-
-
-def line_style(i: int) -> tuple[int, int]:
-    """The colour and the dashes of run `i`; 28 runs all differ.
-
-    >>> len({line_style(i) for i in range(28)})
-    28
-    """
-    return i % COLOURS, i % 4
 
 
 def names(runs: Sequence[Material]) -> list[str]:
@@ -72,46 +59,47 @@ def names(runs: Sequence[Material]) -> list[str]:
 def _material(runs: Sequence[RunFolder]) -> list[Material]:
     if not runs:
         raise ValueError("runs=[]: expected at least one run; name the directories to compare.")
-    return [material(run) for run in runs]
+    return [Material(run) for run in runs]
 
 
 def _rows(runs: Sequence[Material]) -> tuple[list[str], list[list[str]]]:
-    rows = [_row(name, run) for name, run in zip(names(runs), runs, strict=True)]
+    header, rows = list(HEADER), [_row(*each) for each in zip(names(runs), runs, strict=True)]
     differences = [_difference(runs[0], run) for run in runs[1:]]
-    if not any(differences):
-        return HEADER, rows
-    cells = ["", *("-" if each is None else _signed(each) for each in differences)]
-    place = HEADER.index("AP")
-    header = [*HEADER[:place], DIFFERENCE, *HEADER[place:]]
-    return header, [
-        [*row[:place], cell, *row[place:]] for row, cell in zip(rows, cells, strict=True)
-    ]
+    if any(differences):
+        place = header.index("AP")
+        cells = [
+            "-" if d is None else f"{d.value:+.4f} ({d.low:+.4f} to {d.high:+.4f})"
+            for d in differences
+        ]
+        for row, cell in zip((header, *rows), (DIFFERENCE, "", *cells), strict=True):
+            row.insert(place, cell)
+    return header, rows
 
 
 def _row(name: str, run: Material) -> list[str]:
     model = run.summary.get("model")
     parts = [run.setting("recipe", "name"), model.get("name") if isinstance(model, dict) else None]
-    precision, sent, seconds = map(run.value, ("average_precision", "bytes_per_worker", "seconds"))
     every = run.setting("communication", "sync_every")
     if run.setting("communication", "averages") == "gradients":
         every = 1
+
+    def cell(field: str, form: Callable[[float], str]) -> str:
+        value = run.value(field)
+        return "-" if value is None else form(value)
+
     return [
         name,
         "/".join(str(part) for part in parts if part) or "-",
         str(len(run.workers) or "-"),
         "-" if every is None or len(run.workers) == 1 else str(every),
-        formats.auc_text(run.value("test_auc")),
+        cell("test_auc", formats.auc_text),
         formats.interval_text(run.value("auc_low"), run.value("auc_high")) or "-",
-        "-" if precision is None else f"{precision:.4f}",
-        _count(run.value("steps")),
-        _count(run.value("rounds")),
-        "-" if sent is None else formats.digits(sent / 1e6, 3),
-        "-" if seconds is None else formats.digits(seconds, 3),
+        cell("average_precision", "{:.4f}".format),
+        cell("steps", formats.count),
+        cell("rounds", formats.count),
+        cell("bytes_per_worker", lambda sent: formats.digits(sent / 1e6, 3)),
+        cell("seconds", lambda seconds: formats.digits(seconds, 3)),
     ]
-
-
-def _count(value: float | None) -> str:
-    return "-" if value is None else formats.count(value)
 
 
 def _difference(first: Material, other: Material) -> Difference | None:
@@ -124,49 +112,29 @@ def _difference(first: Material, other: Material) -> Difference | None:
     return paired_auc_difference(scores, mine, labels)
 
 
-def _signed(found: Difference) -> str:
-    return f"{found.value:+.4f} ({found.low:+.4f} to {found.high:+.4f})"
-
-
 def _auc_card(runs: Sequence[Material], field: str) -> Card:
-    name, label, kind = PROGRESS[field]
-    columns = [run.column(field) for run in runs]
-    factor = 1.0
-    if field == "seconds":
-        factor, label = time_unit(max(float(np.nanmax(x, initial=0.0)) for x in columns))
     series = [
-        Series(title, x / factor, run.column("auc"), None, None, *line_style(i))
-        for i, (title, x, run) in enumerate(zip(names(runs), columns, runs, strict=True))
+        Series(name, run.column(field), run.column("auc"), colour=i, dash=i)
+        for i, (name, run) in enumerate(zip(names(runs), runs, strict=True))
         if field in ("step", "seconds") or run.communicates
     ]
-    chart = Chart(
-        title=f"{' and '.join(sorted({r.watched for r in runs})).capitalize()} AUC against {name}",
-        x_label=label,
-        y_label="AUC",
-        series=series,
-        x_kind=kind,
-        log_x=field in ("rounds", "bytes") and _far_apart([s.x for s in series]),
-        y_limits=(0.0, 1.0),
-        legend=False,
-    )
+    whose = " and ".join(sorted({run.watched for run in runs}))
+    totals = [total for each in series if (total := float(np.nanmax(each.x, initial=0.0))) > 0]
+    log = field in ("rounds", "bytes") and max(totals, default=0) > _FAR * min(totals, default=0)
     caption = "Higher is better; further left is cheaper."
-    caption += " The axis is logarithmic." if chart.log_x else ""
+    caption += " The axis is logarithmic." if log else ""
     if len(series) < len(runs):
         caption += " Runs of one worker do not communicate and are not drawn."
-    return Card(chart.title, caption, line_chart(chart))
-
-
-def _far_apart(columns: Sequence[np.typing.NDArray[np.float64]]) -> bool:
-    totals = [total for x in columns if (total := float(np.nanmax(x, initial=0.0))) > 0]
-    return bool(totals) and max(totals) > _FAR * min(totals)
+    return chart_card(auc_chart(whose, field, series, log_x=log, legend=False), caption)
 
 
 def _roc_card(runs: Sequence[Material]) -> Card:
     series = []
     for i, (name, run) in enumerate(zip(names(runs), runs, strict=True)):
         if run.points is not None:
-            curve = roc(run.points)
-            series.append(Series(name, curve.false_rate, curve.recall, None, None, *line_style(i)))
-    chart = roc_chart("ROC curves of the test sets", series, legend=False)
-    caption = "The nearer to the upper left corner the better; the dotted diagonal is chance."
-    return Card(chart.title, caption, line_chart(chart))
+            curve = thinned_points(run.points)
+            series.append(Series(name, curve.false_rate, curve.recall, colour=i, dash=i))
+    return chart_card(
+        roc_chart("ROC curves of the test sets", series, legend=False),
+        "The nearer to the upper left corner the better; the dotted diagonal is chance.",
+    )

@@ -11,7 +11,6 @@ Floats = NDArray[np.float64]
 Counts = NDArray[np.int64]
 
 Z = 1.959963984540054  # 95% of a normal distribution lie within +-Z
-_FEW = 20_000
 
 
 class Operating(NamedTuple):
@@ -68,65 +67,18 @@ def operating(scores: Floats, labels: NDArray[np.bool_]) -> Operating | None:
     return Operating(*curve, int(hits[-1]), int(alarms[-1]))
 
 
-def roc(points: Operating, most: int = 500) -> Operating:
-    """At most `most` of the points of the ROC curve, unchanged.
+def thinned_points(points: Operating, most: int = 400) -> Operating:
+    """At most `most` of the points, unchanged, both ends among them.
 
-    The ends are among them, and the corners of the curve's convex hull: all if they are at most
-    half of `most`, else evenly chosen ones. The rest are evenly spread along the curve.
+    Half are evenly spread along the ROC curve, half are denser among the first, where precision
+    moves most.
     """
     if len(points.hits) <= most:
         return points
-    corners = hull(points.alarms, points.hits)
-    kept = corners[_evenly(len(corners), most // 2)]
     along = points.recall + points.false_rate
-    spread = np.searchsorted(along, np.linspace(0, along[-1], most - len(kept)))
-    return points.at(np.unique(np.concatenate([kept, spread])))
-
-
-def recall_curve(points: Operating, most: int = 400) -> Operating:
-    """At most `most` points of the precision-recall curve, unchanged; the first has recall > 0.
-
-    Half are evenly spread in recall, half are denser among the first, where precision moves most.
-    """
-    first = int(np.searchsorted(points.hits, 1))
-    points = points.at(np.arange(first, len(points.hits)))
-    if len(points.hits) <= most:
-        return points
-    even = np.searchsorted(points.hits, np.linspace(0, points.hits[-1], most // 2))
-    early = np.geomspace(1, len(points.hits), most - len(even)).astype(int) - 1
-    return points.at(np.unique(np.concatenate([even, early, [len(points.hits) - 1]])))
-
-
-def hull(x: Counts, y: Counts) -> Counts:
-    """Indices of the corners of the upper hull of a rising curve.
-
-    A point not above the line between its neighbours is no corner, so all such are dropped at
-    once, until few are left for the usual walk.
-
-    >>> hull(np.array([0, 0, 1, 2, 4]), np.array([0, 2, 2, 4, 4])).tolist()
-    [0, 1, 3, 4]
-    """
-    index = np.arange(len(x))
-    for _ in range(40):
-        if len(index) <= _FEW:
-            break
-        left, here, right = index[:-2], index[1:-1], index[2:]
-        index = np.concatenate([index[:1], here[_turn(x, y, left, here, right) < 0], index[-1:]])
-    corners: list[int] = []
-    for i in index.tolist():
-        while len(corners) > 1 and _turn(x, y, corners[-2], corners[-1], i) >= 0:
-            corners.pop()
-        corners.append(i)
-    return np.array(corners)
-
-
-def _turn(x: Counts, y: Counts, a: Any, b: Any, c: Any) -> Any:
-    """Below 0 where the way from a over b to c turns to the right."""
-    return (x[b] - x[a]) * (y[c] - y[b]) - (y[b] - y[a]) * (x[c] - x[b])
-
-
-def _evenly(n: int, most: int) -> Counts:
-    return np.unique(np.linspace(0, n - 1, min(n, most)).astype(np.int64))
+    even = np.searchsorted(along, np.linspace(along[0], along[-1], most // 2))
+    early = np.geomspace(1, len(along), most - len(even)).astype(int) - 1
+    return points.at(np.unique(np.concatenate([even, early])))
 
 
 def wilson(rate: Floats, n: int) -> tuple[Floats, Floats]:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
-import markupsafe
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
@@ -21,29 +20,28 @@ _TURNS = ("LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI")
 class CardTable(NamedTuple):
     """A header and rows of text; `words` are left-aligned and wrap, `whole` does not scroll.
 
-    `lines` are samples of the runs' lines, to stand before the first cells.
+    With `samples` a sample of the line of that number stands before each row.
     """
 
     header: Sequence[str]
     rows: Sequence[Sequence[str]]
     words: bool = False
     whole: bool = False
-    lines: Sequence[Markup] = ()
+    samples: bool = False
 
 
 class Card(NamedTuple):
-    """A heading, how to read what is below it, and a picture, a table or a text."""
+    """A heading, how to read what is below it, and a picture or a table."""
 
     title: str = ""
     caption: str = ""
     picture: Markup = Markup()
     table: CardTable | None = None
-    text: str = ""
 
     @property
     def shown(self) -> bool:
         """Whether there is anything to see; a page leaves out the other cards."""
-        return bool(self.picture or self.table or self.text)
+        return bool(self.picture or self.table)
 
 
 def render(template: str, **values: Any) -> str:
@@ -63,6 +61,7 @@ def _environment() -> Environment:
         keep_trailing_newline=True,
     )
     environment.filters["shortened"] = shortened
+    environment.filters["px"] = lambda place: Markup(f"{float(place):.1f}")
     return environment
 
 
@@ -76,15 +75,6 @@ def displayable(value: Any) -> Any:
         return value
     plain = shortened(str(value), LONGEST).encode("utf-8", "replace").decode("utf-8")
     return "".join("\ufffd" if _hides(character) else character for character in plain)
-
-
-def escape(text: Any) -> str:
-    """Any text as SVG that shows it: markup has no effect.
-
-    >>> escape("</script><b a='1'>")
-    '&lt;/script&gt;&lt;b a=&#39;1&#39;&gt;'
-    """
-    return str(markupsafe.escape(displayable(text)))
 
 
 def _hides(character: str) -> bool:

@@ -3,38 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from codauc._internal.formats import number
-from codauc.report.curves import Operating, operating
-from codauc.runs.directory import METRICS, SUMMARY, Record, RunFolder, Scores
+from codauc.report.axes import Floats
+from codauc.report.curves import operating
+from codauc.runs.directory import METRICS, SUMMARY, RunFolder
 from codauc.runs.settings import CONFIG
 
-Floats = NDArray[np.float64]
 
-
-@dataclass(frozen=True)
 class Material:
-    """The files of a run; a missing one is empty."""
+    """The files of a run; its summary, history or scores may be missing, but not all of them."""
 
-    path: Path
-    config: dict[str, Any]
-    summary: dict[str, Any]
-    records: list[Record]
-    scores: Scores | None
-    points: Operating | None
-    faults: list[dict[str, Any]] = field(default_factory=list)
-    profile: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def name(self) -> str:
-        """The name of the directory."""
-        return self.path.name or self.path.resolve().name
+    def __init__(self, run: RunFolder) -> None:
+        has_summary, has_history = (run / SUMMARY).exists(), (run / METRICS).exists()
+        self.path = run.path
+        self.name = self.path.name or self.path.resolve().name
+        self.summary = run.summary() if has_summary or not has_history else {}
+        self.config = run.config() if (run / CONFIG).exists() else {}
+        self.records = run.records() if has_history else []
+        self.faults, self.profile = run.faults(), run.profile() or {}
+        self.scores = scores = run.scores()
+        if scores is not None and scores.scores.shape != scores.labels.shape:
+            raise ValueError(
+                f"{run.path}: {scores.scores.shape} test scores and {scores.labels.shape} labels: "
+                "expected one label for each score; the file was changed, train or evaluate again."
+            )
+        self.points = None if scores is None else operating(*scores)
+        self.workers = [  # samples and positives of each
+            (_amount(each.get("samples")), _amount(each.get("positives")))
+            for each in dicts(self.summary.get("workers"))
+        ]
+        self.watched = "test" if self.setting("data", "watch") == "test" else "validation"
 
     def value(self, name: str) -> float | None:
         """A number of the summary, if it is there and finite."""
@@ -46,22 +48,10 @@ class Material:
         return np.array([np.nan if value is None else value for value in found], float)
 
     @property
-    def workers(self) -> list[tuple[float, float]]:
-        """Samples and positives of each worker."""
-        listed: Any = self.summary.get("workers")
-        found = [each for each in listed if isinstance(each, dict)] if _is_list(listed) else []
-        return [(_amount(each.get("samples")), _amount(each.get("positives"))) for each in found]
-
-    @property
     def communicates(self) -> bool:
         """Whether there is more than one worker, as far as is known."""
         rounds = self.column("rounds")
         return len(self.workers) > 1 or (not self.workers and bool((rounds > 0).any()))
-
-    @property
-    def watched(self) -> str:
-        """The set that was evaluated during the run."""
-        return "test" if self.setting("data", "watch") == "test" else "validation"
 
     def setting(self, *names: str) -> Any:
         """A value of the configuration, tables by name; None if it is not there."""
@@ -71,38 +61,21 @@ class Material:
         return found
 
 
-def material(run: RunFolder) -> Material:
-    """Read a run; its summary, history or scores may be missing, but not all of them."""
-    has_summary, has_history = (run / SUMMARY).exists(), (run / METRICS).exists()
-    summary = run.summary() if has_summary or not has_history else {}
-    config = run.config() if (run / CONFIG).exists() else {}
-    scores = run.scores()
-    if scores is not None and scores.scores.shape != scores.labels.shape:
-        raise ValueError(
-            f"{run.path}: {scores.scores.shape} test scores and {scores.labels.shape} labels: "
-            "expected one label for each score; the file was changed, train or evaluate again."
-        )
-    points = None if scores is None else operating(scores.scores.ravel(), scores.labels.ravel())
-    records = run.records() if has_history else []
-    return Material(
-        run.path, config, summary, records, scores, points, run.faults(), run.profile() or {}
-    )
-
-
 def texts(value: Any) -> list[str]:
     """A list of texts from what a file had in its place.
 
     >>> texts(["a", 1]), texts("a"), texts(None)
     (['a', '1'], ['a'], [])
     """
-    if value is None:
-        return []
-    return [str(each) for each in value] if _is_list(value) else [str(value)]
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [str(each) for each in value]
+    return [] if value is None else [str(value)]
+
+
+def dicts(found: Any) -> list[dict[str, Any]]:
+    """The tables of a list from what a file had in its place."""
+    return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
 
 
 def _amount(value: Any) -> float:
     return max(0.0, number(value) or 0.0)
-
-
-def _is_list(value: Any) -> bool:
-    return isinstance(value, Sequence) and not isinstance(value, str)

@@ -3,35 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
 from codauc._internal import formats
-from codauc.report.history_cards import (
-    auc_cards,
-    drift_card,
-    inner_cards,
-    time_card,
-    worker_cards,
-    worker_table,
-)
-from codauc.report.profile_cards import profile_cards
-from codauc.report.rendering import Card, CardTable, render
-from codauc.report.run_material import Material, material, texts
+from codauc.report.history_cards import cost_cards, profile_cards, training_cards
+from codauc.report.rendering import CardTable, render
+from codauc.report.run_material import Material, texts
 from codauc.report.test_set_cards import score_cards, threshold_card
 from codauc.runs.directory import RunFolder
 
 FEW_POSITIVES = 30
-
-
-class Tile(NamedTuple):
-    """One number of the headline, its name above and a remark below."""
-
-    name: str
-    value: str
-    below: str = ""
+_Form = Callable[[float], str]
 
 
 def page(run: RunFolder) -> str:
@@ -40,9 +25,8 @@ def page(run: RunFolder) -> str:
     What the run did not leave behind is left out. Raises ValueError if `run` is not the directory
     of a run, or a file in it was changed.
     """
-    found = material(run)
+    found = Material(run)
     auc = found.value("test_auc")
-    alone = [] if found.communicates else [_ALONE]
     return render(
         "run.html",
         name=found.name,
@@ -52,22 +36,12 @@ def page(run: RunFolder) -> str:
         warnings=list(warnings(found)),
         score_cards=score_cards(found),
         threshold_card=threshold_card(found),
-        training_cards=[*auc_cards(found), *alone, *inner_cards(found)],
-        cost_cards=[
-            *(time_card(found), drift_card(found), *worker_cards(found)),
-            worker_table(found),
-        ],
+        training_cards=training_cards(found),
+        cost_cards=cost_cards(found),
         profile_cards=profile_cards(found),
         faults=_faults(found),
         settings=_settings(found),
     )
-
-
-_ALONE = Card(
-    "Communication",
-    "With more workers, the AUC against rounds and bytes is shown here.",
-    text="One worker: no communication.",
-)
 
 
 def _subject(run: Material) -> str:
@@ -76,15 +50,14 @@ def _subject(run: Material) -> str:
     model = model if isinstance(model, Mapping) else {}
     parameters = formats.number(model.get("parameters"))
     size = f" ({formats.count(parameters)} parameters)" if parameters else ""
-    target, positive, negative = (run.summary.get(n) for n in ("target", "positive", "negative"))
-    parts = [
-        f"Data: {run.summary['data']}" if run.summary.get("data") else "",
-        f"target: {target}" if target else "",
-        f"positive: {_listed(positive)}" if positive else "",
-        f"negative: {_listed(negative)}" if negative else "",
-        f"model: {model['name']}{size}" if model.get("name") else "",
-    ]
-    return "; ".join(part for part in parts if part)
+    parts = {
+        "Data": run.summary.get("data"),
+        "target": run.summary.get("target"),
+        "positive": _listed(run.summary.get("positive")),
+        "negative": _listed(run.summary.get("negative")),
+        "model": f"{model['name']}{size}" if model.get("name") else "",
+    }
+    return "; ".join(f"{name}: {value}" for name, value in parts.items() if value)
 
 
 def _listed(values: Any, most: int = 6) -> str:
@@ -92,46 +65,31 @@ def _listed(values: Any, most: int = 6) -> str:
     return ", ".join(found[:most]) + (f", ... ({len(found)} in all)" if len(found) > most else "")
 
 
-def _tiles(run: Material) -> Iterator[Tile]:
-    auc, precision, seconds = map(run.value, ("test_auc", "average_precision", "seconds"))
-    interval = formats.interval_text(run.value("auc_low"), run.value("auc_high"))
-    below = f"95% interval: {interval}" if interval and auc is not None else ""
-    yield Tile("Test AUC", formats.auc_text(auc), below or "no test set")
-    if precision is not None:
-        rate = _test_rate(run)
-        chance = "" if rate is None else f"by chance: {formats.digits(rate, 3)}"
-        yield Tile("Average precision", f"{precision:.4f}", chance)
-    best = run.value("validation_auc")
-    if best is not None and run.watched == "validation":
-        step = run.value("best_step")
-        at = "" if step is None else f"of the kept model, step {formats.count(step)}"
-        yield Tile("Validation AUC", formats.auc_text(best), at)
-    if seconds is not None:
-        steps = run.value("steps")
-        below = "" if steps is None else f"{formats.count(steps)} iterations"
-        yield Tile("Time", formats.duration(seconds), below)
-    yield from _communication_tile(run)
-    yield from _data_tile(run)
-
-
-def _communication_tile(run: Material) -> Iterator[Tile]:
-    rounds, sent = run.value("rounds"), run.value("bytes_per_worker")
-    if run.communicates and rounds is not None:
-        below = "" if sent is None else f"{formats.size(sent)} sent by each worker"
-        yield Tile("Rounds", formats.count(rounds), below)
-
-
-def _data_tile(run: Material) -> Iterator[Tile]:
-    samples, ratio = run.value("train_samples"), run.value("pos_ratio")
-    if samples is not None:
-        below = "" if ratio is None else f"{formats.share(ratio)} positive"
-        yield Tile("Training samples", formats.count(samples), below)
-
-
-def _test_rate(run: Material) -> float | None:
-    """The share of positives in the test set: the average precision of a random order."""
-    samples, positives = run.value("test_samples"), run.value("test_positives")
-    return positives / samples if samples and positives is not None else None
+def _tiles(run: Material) -> Iterator[tuple[str, str, str]]:
+    """The numbers of the headline: the name above each, the number, a remark below."""
+    value, count = run.value, formats.count
+    auc, samples, positives = map(value, ("test_auc", "test_samples", "test_positives"))
+    interval = formats.interval_text(value("auc_low"), value("auc_high"))
+    below = f"95% interval: {interval}" if interval and auc is not None else "no test set"
+    yield "Test AUC", formats.auc_text(auc), below
+    precision, chance = value("average_precision"), None
+    if samples and positives is not None:
+        chance = positives / samples
+    best = value("validation_auc") if run.watched == "validation" else None
+    rounds = value("rounds") if run.communicates else None
+    tiles: list[tuple[str, float | None, _Form, float | None, _Form]] = [
+        ("Average precision", precision, "{:.4f}".format, chance, "by chance: {:.3g}".format),
+        ("Validation AUC", best, formats.auc_text, value("best_step"),
+         "of the kept model, step {:,.0f}".format),
+        ("Time", value("seconds"), formats.duration, value("steps"), "{:,.0f} iterations".format),
+        ("Rounds", rounds, count, value("bytes_per_worker"),
+         lambda sent: f"{formats.size(sent)} sent by each worker"),
+        ("Training samples", value("train_samples"), count, value("pos_ratio"),
+         lambda ratio: f"{formats.share(ratio)} positive"),
+    ]  # fmt: skip
+    for name, found, form, more, remark in tiles:
+        if found is not None:
+            yield name, form(found), "" if more is None else remark(more)
 
 
 def meaning(auc: float) -> str:
@@ -167,18 +125,11 @@ def warnings(run: Material) -> Iterator[str]:
             f"The test set has only {formats.count(positives)} positives: the interval is wide, "
             "and a few other samples could change the AUC a lot."
         )
-    yield from _score_warnings(run)
-    yield from texts(run.summary.get("notes"))
-
-
-def _score_warnings(run: Material) -> Iterator[str]:
-    if run.scores is None:
-        return
-    missing = int(np.isnan(run.scores.scores).sum())
-    if missing:
+    if run.scores is not None and (missing := int(np.isnan(run.scores.scores).sum())):
         yield f"{formats.count(missing)} test scores are not numbers and are left out of the plots."
-    if run.points is None:
+    if run.scores is not None and run.points is None:
         yield "The test set has samples of one class only: there is no ROC curve and no AUC."
+    yield from texts(run.summary.get("notes"))
 
 
 def _faults(run: Material) -> CardTable:
@@ -192,7 +143,6 @@ def _faults(run: Material) -> CardTable:
 
 
 def _settings(run: Material) -> list[tuple[str, CardTable]]:
-    """The configuration and the numbers of the summary."""
     plain = {k: v for k, v in run.summary.items() if k not in ("workers", "notes")}
     tables = {"Configuration": run.config, "Summary": plain}
     return [

@@ -8,22 +8,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from codauc._internal.formats import percent, share
-from codauc.report.charts import Chart, Series, line_chart, outline, stairs
-from codauc.report.curves import (
-    Operating,
-    reaching,
-    recall_curve,
-    roc,
-    shares,
-    sigmoid,
-    wilson,
-)
+from codauc.report.charts import Chart, Series, chart_card, outline
+from codauc.report.curves import Operating, reaching, shares, sigmoid, thinned_points, wilson
 from codauc.report.rendering import Card, CardTable
 from codauc.report.run_material import Material
 
 RECALLS = (0.5, 0.8, 0.9, 0.95, 0.99)
 BINS = 40
-_TALL = 290.0
+_UNIT, _TALL = (0.0, 1.0), 290.0
 
 
 def score_cards(run: Material) -> list[Card]:
@@ -34,54 +26,45 @@ def score_cards(run: Material) -> list[Card]:
 
 
 def _roc_card(points: Operating) -> Card:
-    curve = roc(points)
+    curve = thinned_points(points)
     low, high = wilson(curve.recall, points.positives)
     model = Series("model", curve.false_rate, curve.recall, low, high)
-    chart = roc_chart("ROC curve of the test set", [model])
-    caption = (
+    return chart_card(
+        roc_chart("ROC curve of the test set", [model]),
         "The nearer to the upper left corner the better; the area below is the AUC. The band is "
         "the 95% Wilson interval of the true positive rate at each false positive rate, taken as "
-        "given."
+        "given.",
     )
-    return Card(chart.title, caption, line_chart(chart))
 
 
 def roc_chart(title: str, series: Sequence[Series], *, legend: bool = True) -> Chart:
     """Curves from (0, 0) to (1, 1) and the diagonal of chance; nothing without a curve."""
-    chance = Series("chance", [0.0, 1.0], [0.0, 1.0], colour=6, dash=2)
-    return Chart(
-        title=title,
-        x_label="false positive rate",
-        y_label="true positive rate (recall)",
-        series=[*series, chance] if series else [],
-        x_range=(0.0, 1.0),
-        y_range=(0.0, 1.0),
-        legend=legend,
-        height=_TALL,
-    )
+    titles = (title, "false positive rate", "true positive rate (recall)")
+    drawn = [*series, Series("chance", _UNIT, _UNIT, colour=6, dash=2)] if series else []
+    return Chart(*titles, drawn, x_range=_UNIT, y_range=_UNIT, legend=legend, height=_TALL)
 
 
 def _recall_card(points: Operating) -> Card:
-    curve = recall_curve(points)
-    x, y = stairs(np.append(0, curve.recall), np.append(curve.precision[0], curve.precision))
+    found = points.at(slice(int(np.searchsorted(points.hits, 1)), None))
+    curve = thinned_points(found)
+    stairs = outline(np.append(0, curve.recall), curve.precision)
+    x, y = (part[1:-1] for part in stairs)
     rate = points.positives / (points.positives + points.negatives)
-    chart = Chart(
-        title="Precision and recall of the test set",
-        x_label="recall: share of positives found",
-        y_label="precision: share of flagged that are positive",
-        series=[
-            Series("model", x, y, tips=(curve.recall, curve.precision)),
-            Series("chance", [0.0, 1.0], [rate, rate], colour=6, dash=2),
-        ],
-        x_range=(0.0, 1.0),
-        y_range=(0.0, 1.0),
-        height=_TALL,
+    series = [
+        Series("model", x, y, tips=(curve.recall, curve.precision)),
+        Series("chance", _UNIT, [rate, rate], colour=6, dash=2),
+    ]
+    titles = (
+        "Precision and recall of the test set",
+        "recall: share of positives found",
+        "precision: share of flagged that are positive",
     )
-    caption = (
+    return chart_card(
+        Chart(*titles, series, x_range=_UNIT, y_range=_UNIT, height=_TALL),
         "To find more of the positives (right) is to flag more negatives with them (down). "
-        f"Chance is the share of positives, {share(rate)}; the area below is the average precision."
+        f"Chance is the share of positives, {share(rate)}; the area below is the average "
+        "precision.",
     )
-    return Card(chart.title, caption, line_chart(chart))
 
 
 def _histogram_card(run: Material) -> Card:
@@ -96,19 +79,12 @@ def _histogram_card(run: Material) -> Card:
             tips = ((edges[1:] + edges[:-1]) / 2, heights)
             x, y = outline(edges, heights)
             series.append(Series(label, x, y, colour=colour, fill=True, tips=tips))
-    chart = Chart(
-        title="Scores of the test set",
-        x_label="score as a probability",
-        y_label="% of the class",
-        series=series,
-        x_range=(0.0, 1.0),
-        height=_TALL,
-    )
-    caption = (
+    titles = ("Scores of the test set", "score as a probability", "% of the class")
+    return chart_card(
+        Chart(*titles, series, x_range=_UNIT, height=_TALL),
         "Each class is drawn as per cent of itself, so that a rare class is as visible as the "
-        "other. The less they overlap the better."
+        "other. The less they overlap the better.",
     )
-    return Card(chart.title, caption, line_chart(chart))
 
 
 def threshold_card(run: Material) -> Card:

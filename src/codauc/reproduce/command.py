@@ -5,39 +5,31 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from codauc._internal.checks import choice, listed, real, whole
 from codauc._internal.files import whole_file
 from codauc._internal.progress import note
 from codauc.data.image_sources import holds
-from codauc.reproduce import tuning
-from codauc.reproduce.figure_definitions import catalogue, figures, panels
-from codauc.reproduce.jobs import Failure
-from codauc.reproduce.reproduction import Reproduction
+from codauc.reproduce.figure_definitions import FIGURES, catalogue, figures
+from codauc.reproduce.reproduction import TUNING, Reproduction
 from codauc.reproduce.study import DATA, Study
 from codauc.reproduce.study_output import Shown, write
 from codauc.reproduce.study_results import Link
-from codauc.reproduce.study_runner import run_study
+from codauc.runs.settings import RunSettings
+
+if TYPE_CHECKING:
+    from codauc.workers.group import Group
 
 Say = Callable[[str], object]
-_KINDS = {
-    "workers": "fixed I, K in {1, 4, 16}",
-    "period": "fixed K=16, I in {1, 8, 64, 512, 1024}",
-    "period-k4": "fixed K=4, the same I",
-    "growing": "K=16, I_s = I_0 3^(s-1)",
-    "headline": "rounds and bytes to a target AUC: NP-PPD-SG, CoDA, data parallel cross-entropy",
-    "table1": "iterations and rounds to a target AUC, beside the theory's",
-    "tuning": "the grid of T_0 and eta_0, for one worker",
-}
 
 
 def reproduce(options: dict[str, Any], say: Say) -> int:
     """List, plan, try or run; returns the exit code."""
     if options["list"]:
-        say("\n".join(_listed()))
-        return 0
+        return _list(say)
     made = _made(options)
     if options["dry_run"]:
         return _try(made, options, say)
@@ -46,39 +38,28 @@ def reproduce(options: dict[str, Any], say: Say) -> int:
             "--scale paper without --pretrained: expected the file of torchvision's resnet50 "
             "weights, with which the paper begins; or --pretrained none to begin with random ones."
         )
-    made.claim()
     if options["plan"]:
         return _plan(made, say)
     try:
         quiet = options["quiet"] or options["json"]
-        chosen, failed = run_study(made, options["jobs"], None if quiet else options["name"])
+        failed = made.run(options["jobs"], None if quiet else options["name"])
     except KeyboardInterrupt:
         note(f"Interrupted; the runs are kept in {made.folder}. Resume with the same command.")
         return 130
-    if not chosen:
-        note(_not_finished(failed))
-        return 1
-    shown = _shown(made, options)
-    pages = write(shown, made.folder)
-    if options["json"]:
-        say(json.dumps([finding._asdict() for finding in shown.found]))
-    else:
-        for each in shown.found:
-            say(f"{each.claim}: {each.measured} (expected: {each.expected}): {each.verdict}.")
-        say(f"Page: {pages[0]}")
+    if not any(name.startswith(TUNING) for name in failed):
+        _show(made, options, say)
     if failed:
         note(_not_finished(failed))
     return 1 if failed else 0
 
 
-def _listed() -> list[str]:
-    lines = []
+def _list(say: Say) -> int:
     for name, (data, percent, some) in catalogue().items():
         if len(some) > 1:
-            lines.append(f"{name:25s}all of {DATA[data].title} with {percent}% positives:")
+            say(f"{name:25s}all of {DATA[data].title} with {percent}% positives:")
         else:
-            lines.append(f"  {name:23s}{_KINDS[some[0]]}")
-    return lines
+            say(f"  {name:23s}{FIGURES[some[0]]}")
+    return 0
 
 
 def _made(options: dict[str, Any]) -> Reproduction:
@@ -121,27 +102,28 @@ def _link(options: dict[str, Any]) -> Link:
     return Link(latency / 1e3, bandwidth * 125e3)
 
 
-def _shown(made: Reproduction, options: dict[str, Any]) -> Shown:
-    """Everything of the study that is finished, whichever of its figures was asked for."""
+def _show(made: Reproduction, options: dict[str, Any], say: Say) -> None:
+    """Write and print all of the study that is finished, whichever figures were asked for."""
     link, study = _link(options), made.study
-    every = figures(study.percent)
-    seeds = options["seeds"]
-    whole = Reproduction(study, every, options["out"], seeds=seeds)
-    tried = {name: whole.tuned(name) for name in whole.objectives}
-    chosen = whole.likely()
-    results = whole.results(chosen, link)
-    return Shown(
+    whole = Reproduction(study, figures(study.percent), options["out"], seeds=options["seeds"])
+    shown = Shown(
         study=study,
-        panels=[p for p in panels(study, every) if any(point in results for point in p.points)],
-        results=results,
-        tried={name: found for name, found in tried.items() if found},
-        chosen=chosen,
+        results=whole.results(link),
+        tried={name: found for name in whole.objectives if (found := whole.tried(name))},
+        chosen=whole.chosen(),
         link=link,
-        step_seconds=whole.step_seconds(chosen),
-        commits=whole.commits(chosen),
+        step_seconds=whole.step_seconds(),
+        commits=whole.commits(),
         command=_command(options, study),
-        whole=all(job.done for job in whole.jobs(chosen)),
+        whole=all(job.done for job in whole.jobs()),
     )
+    page = write(shown, made.folder)
+    if options["json"]:
+        say(json.dumps([finding._asdict() for finding in shown.found]))
+        return
+    for each in shown.found:
+        say(f"{each.claim}: {each.measured} (expected: {each.expected}): {each.verdict}.")
+    say(f"Page: {page}")
 
 
 def _command(options: dict[str, Any], study: Study) -> str:
@@ -156,17 +138,18 @@ def _command(options: dict[str, Any], study: Study) -> str:
     return " ".join(parts)
 
 
-def _not_finished(failed: list[Failure]) -> str:
+def _not_finished(failed: dict[str, str]) -> str:
     names: dict[str, list[str]] = {}
-    for failure in failed:
-        names.setdefault(failure.reason, []).append(failure.name)
+    for name, reason in failed.items():
+        names.setdefault(reason, []).append(name)
     lines = [f"{listed(some)}: {reason}" for reason, some in names.items()]
     return "\n".join(["Not finished:", *lines, "After fixing that, the same command resumes."])
 
 
 def _plan(made: Reproduction, say: Say) -> int:
     """Write the configurations of all runs; what was tuned is used as far as it is known."""
-    jobs = [*made.tuning_jobs(), *made.jobs(made.likely())]
+    made.claim()
+    jobs = [*made.tuning_jobs(), *made.jobs()]
     for job in jobs:
         path = job.out.with_name(f"{job.name}.toml")
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -185,11 +168,38 @@ def _plan(made: Reproduction, say: Say) -> int:
 
 
 def _try(made: Reproduction, options: dict[str, Any], say: Say) -> int:
-    from codauc.reproduce.dry_run import dry_run
-
-    first = tuning.grid(made.study)[0]
-    jobs = made.jobs(dict.fromkeys(made.objectives, first)) or made.tuning_jobs()[:1]
+    """Does every configuration build, load and train?"""
+    jobs = made.jobs() or [made.tuning_job("auc", made.study.grid[0])]
     runs = {job.name.rpartition("-seed")[0]: job.settings for job in jobs}
-    dry_run(list(runs.items()), (lambda _: None) if options["quiet"] else note)
+    for name, settings in runs.items():
+        text = _few_steps(settings)
+        if not options["quiet"]:
+            note(f"{name}: {text}")
     say(f"{len(runs)} configurations build, load and train.")
     return 0
+
+
+def _few_steps(settings: RunSettings) -> str:
+    """Train for a few steps of few samples, without evaluations or files; say what was done."""
+    from codauc.data.opening import open_data
+    from codauc.training.build import resolve_settings
+    from codauc.training.loop import fit
+    from codauc.workers.launcher import launch
+
+    asked = settings.communication
+    workers = min(asked.workers, 2)  # simulated, as good as sixteen here
+    short = settings.with_changes("communication", workers=workers, simulate=True).with_changes(
+        "recipe", steps=2, stages=2, factor=1.0, batch_size=4, dual_samples=8
+    )
+
+    def work(group: Group) -> tuple[int, int]:
+        opened = open_data(short.data, group, short.seed)
+        resolved = resolve_settings(short, opened, group.size)
+        trained = fit(resolved, replace(opened, validation=None), group)
+        return trained.steps, sum(p.numel() for p in trained.model.parameters())
+
+    steps, parameters = launch(work, workers=workers, simulate=True, seed=short.seed)[0]
+    return (
+        f"K={asked.workers} (here {workers}), I={asked.sync_every}, {settings.model.name} of "
+        f"{parameters:,} parameters: {steps} steps."
+    )

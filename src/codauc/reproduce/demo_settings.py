@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from codauc._internal.setting_types import setting
-from codauc.algorithm.schedules import geometric
 
 
 @dataclass(frozen=True)
@@ -25,8 +24,3 @@ class DemoSettings:
     seed: int = setting(0, "seed of shards, weights and batches ({default})", metavar="N")
     out: Path = setting(Path("runs/demo"), "directory of the results ({default})", metavar="DIR")
     # fmt: on
-
-    @property
-    def iterations(self) -> int:
-        """Steps of each worker in one run."""
-        return sum(stage.steps for stage in geometric(self.lr, self.steps, self.stages))

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
-from typing import NamedTuple
+from collections.abc import Sequence
 
 from codauc.reproduce.study import DATA, FIXED, KEEP, WORKERS, Study, StudyPoint
 
@@ -15,65 +13,27 @@ HEADLINE = {
     StudyPoint(16, 64): "CoDA (I=64)",
     StudyPoint(16, objective="bce"): "data parallel cross-entropy",
 }
-
-
-class Panel(NamedTuple):
-    """Curves in one picture: its name, its title, and the points in the order of the legend."""
-
-    name: str
-    title: str
-    points: tuple[StudyPoint, ...]
-
-
-def vary_workers(study: Study) -> Panel:
-    """Figures 1 to 3 (a), and those of the supplement: I is fixed, K in {1, 4, 16}."""
-    del study  # the same at all scales
-    points = tuple(StudyPoint(k, 1 if k == 1 else FIXED) for k in WORKERS)
-    return Panel("workers", f"Fix I={FIXED}, vary K", points)
-
-
-def vary_period(study: Study, workers: int = 16) -> Panel:
-    """Figures 1 to 3 (b), and those of the supplement: K is fixed, I in {1, 8, 64, 512, 1024}."""
-    points = tuple(StudyPoint(workers, every) for every in study.size.periods)
-    name = "period" if workers == 16 else f"period-k{workers}"
-    return Panel(name, f"Fix K={workers}, vary I", points)
-
-
-def growing_period(study: Study) -> Panel:
-    """The supplement's last figure: I grows as the step size falls, I_s = I_0 3^(s-1)."""
-    longest = max(study.size.periods)
-    points = tuple(StudyPoint(16, i, growing=True) for i in FIRST_PERIODS if i < longest)
-    return Panel("growing", "Fix K=16, I_s = I_0 3^(s-1)", points)
-
-
-def headline(study: Study) -> tuple[StudyPoint, ...]:
-    """What the target AUC costs in rounds and bytes: averaging every step, CoDA, cross-entropy."""
-    known = study.size.periods
-    return tuple(p for p in HEADLINE if p.objective == "bce" or p.sync_every in known)
-
-
-def table1(study: Study) -> tuple[StudyPoint, ...]:
-    """Table 1: iterations and rounds to a target AUC; the paper has K=4 at 71% alone."""
-    found = [*vary_workers(study).points]
-    for workers in (4, 16) if study.percent == 71 else (16,):
-        found += vary_period(study, workers).points
-    return tuple(sorted(set(found), key=lambda point: (point.workers, point.sync_every)))
-
-
-_PANELS: dict[str, Callable[[Study], Panel]] = {
-    "workers": vary_workers,
-    "period": vary_period,
-    "period-k4": partial(vary_period, workers=4),
-    "growing": growing_period,
+FIGURES = {  # in the order of running, with what they are
+    "workers": "fixed I, K in {1, 4, 16}",
+    "period": "fixed K=16, I in {1, 8, 64, 512, 1024}",
+    "period-k4": "fixed K=4, the same I",
+    "headline": "rounds and bytes to a target AUC: NP-PPD-SG, CoDA, data parallel cross-entropy",
+    "table1": "iterations and rounds to a target AUC, beside the theory's",
+    "tuning": "the grid of T_0 and eta_0, for one worker",
+    "growing": "K=16, I_s = I_0 3^(s-1)",
 }
-_TABLES = {"headline": headline, "table1": table1}
+TITLES = {  # of those that are pictures of curves
+    "workers": f"Fix I={FIXED}, vary K",
+    "period": "Fix K=16, vary I",
+    "period-k4": "Fix K=4, vary I",
+    "growing": "Fix K=16, I_s = I_0 3^(s-1)",
+}
+_ONLY_71 = ("period-k4", "headline", "growing")
 
 
 def figures(percent: int) -> tuple[str, ...]:
     """The names of what the paper shows at this share of positives, in the order of running."""
-    if percent == 71:
-        return ("workers", "period", "period-k4", "headline", "table1", "tuning", "growing")
-    return ("workers", "period", "table1", "tuning")
+    return tuple(name for name in FIGURES if percent == 71 or name not in _ONLY_71)
 
 
 def catalogue() -> dict[str, tuple[str, int, tuple[str, ...]]]:
@@ -88,9 +48,24 @@ def catalogue() -> dict[str, tuple[str, int, tuple[str, ...]]]:
     return found
 
 
-def panels(study: Study, wanted: Sequence[str]) -> list[Panel]:
-    """The pictures of curves among the figures."""
-    return [_PANELS[name](study) for name in wanted if name in _PANELS]
+def points_of(study: Study, figure: str) -> list[StudyPoint]:
+    """What a figure shows, in its order."""
+    periods = study.size.periods
+    match figure:
+        case "workers":
+            return [StudyPoint(k, 1 if k == 1 else FIXED) for k in WORKERS]
+        case "period" | "period-k4":
+            return [StudyPoint(4 if figure == "period-k4" else 16, every) for every in periods]
+        case "growing":
+            return [StudyPoint(16, i, growing=True) for i in FIRST_PERIODS if i < max(periods)]
+        case "headline":
+            return [p for p in HEADLINE if p.objective == "bce" or p.sync_every in periods]
+        case "table1":  # the paper has K=4 at 71% alone
+            names = ("workers", "period", "period-k4")
+            shown = [name for name in names if name in figures(study.percent)]
+            found = {point for name in shown for point in points_of(study, name)}
+            return sorted(found, key=lambda point: (point.workers, point.sync_every))
+    return []
 
 
 def points(study: Study, wanted: Sequence[str]) -> dict[StudyPoint, bool]:
@@ -100,8 +75,7 @@ def points(study: Study, wanted: Sequence[str]) -> dict[StudyPoint, bool]:
     """
     found: dict[StudyPoint, bool] = {}
     for name in wanted:
-        some = _PANELS[name](study).points if name in _PANELS else ()
-        for point in (*some, *(_TABLES[name](study) if name in _TABLES else ())):
+        for point in points_of(study, name):
             found.setdefault(StudyPoint(1), True)
             needed = name != "growing" and point.objective == "auc"
             found[point] = found.get(point, False) or needed

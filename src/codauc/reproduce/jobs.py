@@ -9,35 +9,41 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from multiprocessing.process import BaseProcess
+from multiprocessing.context import SpawnProcess
+from operator import attrgetter
 from pathlib import Path
-from types import FrameType
 from typing import Any, NamedTuple
 
 from codauc._internal.files import read_text, regular_file
 from codauc._internal.imports import as_started, safe_children
-from codauc.runs.directory import METRICS, RunFolder
-from codauc.runs.settings import RunSettings
+from codauc.runs.directory import RunFolder
+from codauc.runs.settings import Recipe, RunSettings
+from codauc.training.recipe import plan
 from codauc.workers.watchdog import end_with_parent
 
 LOG = "log.txt"
 MADE_BY = "made-by.json"
 _POLL = 0.5  # seconds
 _PATIENCE = 60.0  # seconds in which a run that is asked to stop saves its state
-_TAIL = 4096  # bytes, in which the last record begins
 _LEFT = 3  # the exit code of a run that was asked to stop
 _DIVERGED = "diverged.txt"
 
 
 class RunJob(NamedTuple):
-    """A run: its name, its settings, its directory, and its iterations."""
+    """A run: its name, its settings with a decided recipe, and its directory."""
 
     name: str
     settings: RunSettings
     out: Path
-    steps: int
+
+    @property
+    def steps(self) -> int:
+        """Iterations of each worker."""
+        recipe = self.settings.recipe
+        assert isinstance(recipe, Recipe)
+        return plan(recipe, self.settings.communication).steps
 
     @property
     def work(self) -> int:
@@ -58,25 +64,20 @@ class RunJob(NamedTuple):
     @property
     def done_work(self) -> int:
         """How much of the work was recorded so far."""
-        return last_step(self.out) * self.settings.communication.workers
-
-
-class Failure(NamedTuple):
-    """A run that did not finish, and the reason."""
-
-    name: str
-    reason: str
+        with suppress(OSError, ValueError, IndexError):
+            return RunFolder(self.out).records()[-1].step * self.settings.communication.workers
+        return 0
 
 
 def run_side_by_side(
     jobs: Sequence[RunJob],
     at_once: int,
     progress: Callable[[Sequence[RunJob]], object] = lambda _: None,
-    made_by: dict[str, Any] | None = None,
-) -> list[Failure]:
+    made_by: Mapping[str, Any] | None = None,
+) -> dict[str, str]:
     """Run what is not finished, at most `at_once` at a time, in this order; return what failed.
 
-    A run that has diverged would do so again: it fails without being run.
+    What failed are reasons by names. A run that has diverged would do so again: it is not run.
 
     `progress` is called with the running ones twice a second. On Ctrl-C and SIGTERM the running
     ones save their states, and KeyboardInterrupt is raised; the next call resumes them.
@@ -84,12 +85,13 @@ def run_side_by_side(
     for job in jobs:
         check_same(job)
     waiting = [job for job in jobs if not job.done and not job.diverged]
-    running: dict[BaseProcess, RunJob] = {}
-    failed = [Failure(job.name, job.diverged) for job in jobs if job.diverged]
+    running: dict[SpawnProcess, RunJob] = {}
+    failed = {job.name: job.diverged for job in jobs if job.diverged}
+    context = multiprocessing.get_context("spawn")
     with _leaving(running):
         while waiting or running:
             while waiting and len(running) < at_once:
-                process = _process(waiting[0], made_by or {})
+                process = context.Process(target=_run, args=(waiting[0], os.getpid(), made_by))
                 running[process] = waiting.pop(0)  # before it starts, so that it is ended with all
                 with safe_children():
                     process.start()
@@ -97,20 +99,9 @@ def run_side_by_side(
             for process in [each for each in running if each.exitcode is not None]:
                 job = running.pop(process)
                 if process.exitcode or not job.done:
-                    failed.append(Failure(job.name, _reason(job, process.exitcode)))
+                    failed[job.name] = _reason(job, process.exitcode)
             progress(list(running.values()))
     return failed
-
-
-def last_step(out: Path) -> int:
-    """The iteration of a run's last evaluation; 0 if there was none."""
-    with (
-        suppress(OSError, ValueError, KeyError, IndexError),
-        regular_file(out / METRICS).open("rb") as file,
-    ):
-        file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL))
-        return int(json.loads(file.read().splitlines()[-1])["step"])
-    return 0
 
 
 def check_same(job: RunJob) -> None:
@@ -120,14 +111,8 @@ def check_same(job: RunJob) -> None:
     folder = RunFolder(job.out)
     # trusted as far as this: what is there is compared, and never run
     there = RunSettings.from_dict(folder.config(), str(folder.path), trust=True)
-    here = job.settings
-    pairs: dict[str, tuple[Any, ...]] = {"seed": (here.seed, there.seed)}
-    for table, names in _COMPARED.items():
-        for name in names:
-            pairs[f"{table}.{name}"] = tuple(
-                getattr(getattr(each, table), name) for each in (here, there)
-            )
-    for name, (wanted, found) in pairs.items():
+    for name in _COMPARED:
+        wanted, found = map(attrgetter(name), (job.settings, there))
         if found not in (wanted, None):
             raise ValueError(
                 f"{folder.path} holds a run with {name} {found!r}, not {wanted!r}: remove it, or "
@@ -135,22 +120,15 @@ def check_same(job: RunJob) -> None:
             )
 
 
-_COMPARED = {
-    "data": ("keep_negatives", "watch", "test_fraction"),
-    "model": ("name", "pretrained"),
-    "recipe": (
-        *("name", "lr", "steps", "stages", "factor", "batch_size", "gamma", "average", "start"),
-    ),
-    "communication": ("workers", "sync_every", "averages"),
-}
+_RECIPE = ("name", "lr", "steps", "stages", "factor", "batch_size", "gamma", "average", "start")
+_COMPARED = (
+    *("seed", "data.keep_negatives", "data.watch", "data.test_fraction"),
+    *("model.name", "model.pretrained", *(f"recipe.{name}" for name in _RECIPE)),
+    *("communication.workers", "communication.sync_every", "communication.averages"),
+)
 
 
-def _process(job: RunJob, made_by: dict[str, Any]) -> BaseProcess:
-    context = multiprocessing.get_context("spawn")
-    return context.Process(target=_run, args=(job, os.getpid(), made_by))
-
-
-def _run(job: RunJob, parent: int, made_by: dict[str, Any]) -> None:
+def _run(job: RunJob, parent: int, made_by: Mapping[str, Any] | None) -> None:
     """In a process of its own, which the terminal's Ctrl-C does not reach."""
     as_started()
     os.setsid()
@@ -177,7 +155,7 @@ def _run(job: RunJob, parent: int, made_by: dict[str, Any]) -> None:
     except (ValueError, OSError, RuntimeError, MemoryError) as error:
         print(f"{type(error).__name__}: {error}", file=log)
         sys.exit(1)
-    facts = made_by | {"cpu_seconds": time.process_time() - began}
+    facts = {**(made_by or {}), "cpu_seconds": time.process_time() - began}
     (job.out / MADE_BY).write_text(json.dumps(facts), encoding="utf-8")
     sys.exit(0 if summary.get("finished") else _LEFT)
 
@@ -195,15 +173,10 @@ def _reason(job: RunJob, code: int | None) -> str:
 
 
 @contextmanager
-def _leaving(running: dict[BaseProcess, RunJob]) -> Iterator[None]:
+def _leaving(running: Mapping[SpawnProcess, RunJob]) -> Iterator[None]:
     """However this ends, no process is left, and each that can has saved its state."""
-
-    def leave(number: int, frame: FrameType | None) -> None:
-        del number, frame
-        raise KeyboardInterrupt
-
     main = threading.current_thread() is threading.main_thread()
-    before = signal.signal(signal.SIGTERM, leave) if main else None
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler) if main else None
     try:
         yield
     finally:

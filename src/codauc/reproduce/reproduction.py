@@ -1,23 +1,29 @@
-"""The runs of a study: where they are, and what the finished ones show."""
+"""The runs of a study: where they are, how they are run, and what the finished ones show."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+import os
+import subprocess
+from collections.abc import Sequence
+from contextlib import nullcontext, suppress
+from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from codauc._internal.files import read_text, whole_file
-from codauc.reproduce import tuning
+from codauc._internal.progress import Progress
 from codauc.reproduce.figure_definitions import points
-from codauc.reproduce.jobs import MADE_BY, RunJob
-from codauc.reproduce.study import Study, StudyPoint, Tuned
-from codauc.reproduce.study_results import Link, Results, StudyEvaluation, evaluated
+from codauc.reproduce.jobs import MADE_BY, RunJob, run_side_by_side
+from codauc.reproduce.study import Study, StudyPoint, Tuned, best
+from codauc.reproduce.study_results import Link, Results, modelled
 from codauc.runs.directory import Record, RunFolder
+from codauc.version import __version__
 
 SEEDS = {71: 3, 50: 1}
+TUNING = "tuning-"  # the names of runs that tune begin with it
 _TIMED = (256, 1280)  # steps of two runs, to measure the time of a step
 
 
@@ -38,8 +44,9 @@ class Reproduction:
         """What is tuned: each objective has a step size of its own."""
         return list(dict.fromkeys(["auc", *(point.objective for point in self.points)]))
 
-    def jobs(self, chosen: Mapping[str, Tuned]) -> list[RunJob]:
-        """The runs of all points, with what was chosen."""
+    def jobs(self) -> list[RunJob]:
+        """The runs of all points, with what is chosen."""
+        chosen = self.chosen()
         return [
             self.job(point, chosen[point.objective], seed)
             for point, needed in self.points.items()
@@ -48,67 +55,66 @@ class Reproduction:
 
     def job(self, point: StudyPoint, tuned: Tuned, seed: int, *, tuning: bool = False) -> RunJob:
         """One run, and where it is."""
-        name = f"{'tuning-' * tuning}{point.name}-eta{tuned.lr:g}-t{tuned.steps}-seed{seed}"
+        name = f"{TUNING * tuning}{point.name}-eta{tuned.lr:g}-t{tuned.steps}-seed{seed}"
         settings = self.study.settings(point, tuned, seed, tuning=tuning)
-        return RunJob(
-            name, settings, self.folder / "runs" / name, self.study.iterations(tuned.steps)
-        )
+        return RunJob(name, settings, self.folder / "runs" / name)
 
-    def tuned(self, objective: str) -> dict[Tuned, float]:
-        """The AUC of each (T_0, eta_0) that was tried, with seed 0, on what is held out."""
-        tried = dict.fromkeys(tuning.grid(self.study))
-        found: dict[Tuned, float] = {}
-        while tried:
-            for each in tried:
-                auc = _final(self.tuning([each], objective)[0])
-                if auc is not None:
-                    found[each] = auc
-            if any(each not in found for each in tried):
-                return found
-            tried = dict.fromkeys(t for t in tuning.extension(self.study, found) if t not in found)
+    def tuning_job(self, objective: str, tuned: Tuned) -> RunJob:
+        """The run that tries a (T_0, eta_0): one worker, seed 0."""
+        return self.job(StudyPoint(1, objective=objective), tuned, 0, tuning=True)
+
+    def tuned(self, objective: str) -> dict[Tuned, float | None]:
+        """The AUC of each (T_0, eta_0) on what is held out; None where it is not yet known.
+
+        They are the grid, and when all of it is known, what it is extended by.
+        """
+        found: dict[Tuned, float | None] = {}
+        more = self.study.grid
+        while more:
+            found |= {each: _final(self.tuning_job(objective, each)) for each in more}
+            if None in found.values():
+                break
+            known = {each: auc or 0.0 for each, auc in found.items()}
+            more = [each for each in self.study.extension(known) if each not in found]
         return found
 
+    def tried(self, objective: str) -> dict[Tuned, float]:
+        """Those that are known."""
+        return {t: auc for t, auc in self.tuned(objective).items() if auc is not None}
+
     def tuning_jobs(self) -> list[RunJob]:
-        """The runs of the grid, and of what it is to be extended by as far as that is known."""
-        jobs, grid = [], tuning.grid(self.study)
-        for name in self.objectives:
-            tried = self.tuned(name)
-            whole = all(each in tried for each in grid)
-            more = tuning.extension(self.study, tried) if whole else []
-            jobs += self.tuning([*dict.fromkeys([*grid, *tried, *more])], name)
-        return jobs
+        """The runs that try them; none if there is but one, and it was given."""
+        if self.study.lr is not None and len(self.study.grid) == 1:
+            return []
+        return [self.tuning_job(n, each) for n in self.objectives for each in self.tuned(n)]
 
-    def likely(self) -> dict[str, Tuned]:
-        """What will be chosen for each objective, as far as it is known."""
-        first = {tuning.grid(self.study)[0]: 0.0}
-        return {name: tuning.best(self.tuned(name) or first) for name in self.objectives}
+    def chosen(self) -> dict[str, Tuned]:
+        """What is chosen for each objective, as far as it is known."""
+        first = {self.study.grid[0]: 0.0}
+        return {name: best(self.tried(name) or first) for name in self.objectives}
 
-    def tuning(self, tried: Sequence[Tuned], objective: str) -> list[RunJob]:
-        """The run of each (T_0, eta_0): one worker, seed 0."""
-        point = StudyPoint(1, objective=objective)
-        return [self.job(point, each, 0, tuning=True) for each in tried]
-
-    def results(self, chosen: Mapping[str, Tuned], link: Link) -> Results:
+    def results(self, link: Link) -> Results:
         """What the finished runs show."""
-        found: dict[StudyPoint, dict[int, list[StudyEvaluation]]] = {}
-        cost = self.step_seconds(chosen)
+        found: dict[StudyPoint, dict[int, list[Record]]] = {}
+        chosen, cost = self.chosen(), self.step_seconds()
         for point in self.points:
-            for seed in self.seeds if point.objective in chosen else ():
+            for seed in self.seeds:
                 folder = RunFolder(self.job(point, chosen[point.objective], seed).out)
                 if folder.finished:
                     found.setdefault(point, {})[seed] = [
-                        evaluated(record, point.workers, cost, link) for record in _whole(folder)
+                        replace(record, seconds=modelled(record, point.workers, cost, link))
+                        for record in _whole(folder)
                     ]
         return Results(found)
 
-    def commits(self, chosen: Mapping[str, Tuned]) -> list[str]:
+    def commits(self) -> list[str]:
         """Those at which the finished runs were made."""
-        found = {str(_made(job).get("commit", "")) for job in self.jobs(chosen) if job.done}
+        found = {str(_made(job).get("commit", "")) for job in self.jobs() if job.done}
         return sorted(found - {""})
 
-    def step_seconds(self, chosen: Mapping[str, Tuned]) -> float:
+    def step_seconds(self) -> float:
         """How long a step of one worker takes: what a longer run took more than a shorter one."""
-        short, long = self.timing(chosen)
+        short, long = self.timing()
         if not (short.done and long.done):
             return math.nan
         return max(0.0, self._seconds(long) - self._seconds(short)) / (long.steps - short.steps)
@@ -120,16 +126,53 @@ class Reproduction:
             return float(facts["cpu_seconds"])
         return float(RunFolder(job.out).result("seconds")["seconds"])
 
-    def timing(self, chosen: Mapping[str, Tuned]) -> list[RunJob]:
+    def timing(self) -> list[RunJob]:
         """Two runs of one worker whose difference is the time of a step."""
-        lr = min(chosen["auc"].lr, *self.study.size.lrs)
+        lr = min(self.chosen()["auc"].lr, *self.study.size.lrs)
         jobs = []
         for steps in _TIMED:
-            job = self.job(StudyPoint(1), Tuned(steps, lr), 0)
-            settings = job.settings.with_changes("recipe", stages=1, evaluations=1)
+            settings = self.study.settings(StudyPoint(1), Tuned(steps, lr), 0)
+            settings = settings.with_changes("recipe", stages=1, evaluations=1)
             name = f"timing-t{steps}"
-            jobs.append(RunJob(name, settings, job.out.with_name(name), steps))
+            jobs.append(RunJob(name, settings, self.folder / "runs" / name))
         return jobs
+
+    def run(self, at_once: int | None = None, label: str | None = None) -> dict[str, str]:
+        """Run what is not finished, `at_once` runs at a time; return the reasons of failures.
+
+        First the step size is tuned, then a step is timed, then every point runs with every seed.
+        `label` stands before the progress; without one there is none.
+        """
+        self.claim()
+        usable = getattr(os, "sched_getaffinity", lambda _: range(os.cpu_count() or 1))(0)
+        at_once = at_once or (1 if self.study.processes else len(usable))
+        with nullcontext() if label is None else Progress(0, label=label) as progress:
+            tuning: list[RunJob] = []
+            while len(tuning) < len(more := self.tuning_jobs()):
+                tuning = more
+                failed = self._work(tuning, at_once, progress)
+                if failed.keys() - {job.name for job in tuning if job.diverged}:
+                    return failed  # what diverged is just not chosen
+            failed = self._work(self.timing(), 1, progress)  # nothing beside them
+            return failed or self._work(self.jobs(), at_once, progress)
+
+    def _work(
+        self, jobs: Sequence[RunJob], at_once: int, progress: Progress | None
+    ) -> dict[str, str]:
+        known = [*self.tuning_jobs(), *self.timing(), *self.jobs()]
+
+        def update(running: Sequence[RunJob]) -> None:
+            if progress is None:
+                return
+            ended = [job for job in known if job.done]
+            progress.total = sum(job.work for job in known)
+            done = sum(job.work for job in ended) + sum(job.done_work for job in running)
+            names = ", ".join(sorted(job.name for job in running))
+            count = f"{len(ended)} of {len(known)} runs"
+            progress.update(done, f"{count}; {names}" if names else count)
+
+        update([])
+        return run_side_by_side(jobs, at_once, update, made_by())
 
     def claim(self) -> None:
         """Refuse a directory with runs on other data, or that began with other weights."""
@@ -180,3 +223,19 @@ def _made(job: RunJob) -> dict[str, Any]:
     with suppress(OSError, ValueError, TypeError):
         return dict(json.loads(read_text(job.out / MADE_BY)))
     return {}
+
+
+def made_by() -> dict[str, Any]:
+    """What the runs are made with: the version, and the commit if this file is under git."""
+    here = Path(__file__)
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(here.parent), *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
+        return done.stdout.strip()
+
+    commit = ""
+    with suppress(OSError, subprocess.SubprocessError):
+        git("ls-files", "--error-unmatch", here.name)  # not any repository around an environment
+        commit = git("describe", "--always", "--dirty", "--abbrev=7")
+    return {"codauc": __version__, "torch": version("torch"), "commit": commit}

@@ -6,7 +6,8 @@ Known without torch, so that `codauc reproduce --list` comes at once.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from codauc._internal.checks import choice
@@ -15,17 +16,17 @@ from codauc.data.data_settings import DataSettings
 from codauc.runs.settings import (
     CommunicationSettings,
     ModelSettings,
-    RecipeSettings,
+    Recipe,
     RunSettings,
     SafetySettings,
 )
+from codauc.training.recipe import PAPER
 
 WORKERS = (1, 4, 16)  # K
 FACTOR = 3  # of T_s, of 1/eta_s and of what eta_0's grid is extended by
-GAMMA = 500.0
-BATCH = 32
 KEEP = {71: 0.4, 50: 1.0}  # the share of negatives that is kept, by the per cent of positives
 FIXED = 8  # the I of figures that vary K: one that costs nothing at K=16
+_EXTENSIONS = 4  # of the grid of eta_0 in one direction, at most
 
 
 @dataclass(frozen=True)
@@ -46,12 +47,10 @@ class StudyPoint:
     @property
     def name(self) -> str:
         """For directories."""
-        name = f"k{self.workers}"
         if self.objective == "bce":
-            return f"bce-{name}"
-        if self.workers > 1:
-            name += f"-i{self.sync_every}{'x3' * self.growing}"
-        return name
+            return f"bce-k{self.workers}"
+        period = f"-i{self.sync_every}{'x3' * self.growing}" if self.workers > 1 else ""
+        return f"k{self.workers}{period}"
 
     @property
     def label(self) -> str:
@@ -114,15 +113,11 @@ class Study:
             )
 
     @property
-    def name(self) -> str:
-        """As it is typed."""
-        return f"{self.data}-{self.percent}"
-
-    @property
     def folder(self) -> str:
         """For its directory."""
         lr = "" if self.lr is None else f"-eta{self.lr:g}"
-        return f"{self.name}-{self.scale}{lr}{'-estimated' * (self.start == 'estimate')}"
+        start = "-estimated" if self.start == "estimate" else ""
+        return f"{self.data}-{self.percent}-{self.scale}{lr}{start}"
 
     @property
     def title(self) -> str:
@@ -134,19 +129,31 @@ class Study:
         """What the scale means."""
         return SCALES[self.scale]
 
-    def iterations(self, steps: int) -> int:
-        """Those of a run whose first stage has so many."""
-        return sum(steps * FACTOR**s for s in range(self.size.stages))
-
     @property
     def largest_lr(self) -> float:
-        """The largest eta_0 with which the proofs keep alpha bounded."""
-        return step_limits(self.ratio).refuse
+        """The largest eta_0 with which the proofs keep alpha bounded, by the share of positives."""
+        return step_limits(1 / (1 + KEEP[self.percent])).refuse
 
     @property
-    def ratio(self) -> float:
-        """The share of positives in the training data."""
-        return 1 / (1 + KEEP[self.percent])
+    def grid(self) -> list[Tuned]:
+        """What is tuned for one worker and kept for all, as the paper does; or the given eta_0."""
+        lrs = self.size.lrs if self.lr is None else (self.lr,)
+        return [Tuned(steps, lr) for steps in self.size.steps for lr in lrs]
+
+    def extension(self, found: Mapping[Tuned, float]) -> list[Tuned]:
+        """What is to be tried next: nothing, unless the best eta_0 is at an edge of those tried.
+
+        The paper leaves it open; here the grid is extended by the factor 3.
+        """
+        chosen = best(found)
+        lrs = sorted(tuned.lr for tuned in found if tuned.steps == chosen.steps)
+        if self.lr is not None or lrs[0] < chosen.lr < lrs[-1]:
+            return []
+        factor = FACTOR if chosen.lr == lrs[-1] else 1 / FACTOR
+        lr = float(f"{chosen.lr * factor:.3g}")
+        furthest = FACTOR**_EXTENSIONS
+        least, most = min(self.size.lrs) / furthest, max(self.size.lrs) * furthest
+        return [chosen._replace(lr=lr)] if least <= lr <= min(most, self.largest_lr) else []
 
     def settings(
         self, point: StudyPoint, tuned: Tuned, seed: int, *, tuning: bool = False
@@ -156,48 +163,41 @@ class Study:
             data=DATA[self.data].settings(self, tuning=tuning),
             model=ModelSettings(name=self.size.model, pretrained=self.pretrained),
             recipe=self._recipe(point, tuned),
-            communication=_communication(point, simulate=not self.processes),
+            communication=self._communication(point),
             safety=SafetySettings(not_finite="stop"),  # a smaller step size would be another run
             seed=seed,
             device=self.device,
         )
 
-    def _recipe(self, point: StudyPoint, tuned: Tuned) -> RecipeSettings:
-        bce = point.objective == "bce"
-        return RecipeSettings(
-            name="bce" if bce else "paper",
-            optimizer="sgd",
-            lr=tuned.lr,
-            dual_lr=1.0,
-            gamma=math.inf if bce else GAMMA,
-            momentum=0.0,
-            weight_decay=0.0,
-            batch_size=BATCH,
-            steps=tuned.steps,
+    def _recipe(self, point: StudyPoint, tuned: Tuned) -> Recipe:
+        recipe = replace(
+            PAPER,
+            **tuned._asdict(),
             stages=self.size.stages,
-            factor=float(FACTOR),
-            warm_start=1.0 if bce else 0.0,
-            balance=0.0,
-            mix=0.0,
-            schedule="constant",
-            average="none" if bce else "stage",
-            select="last",
             evaluations=self.size.evaluations,
-            initial_bias=False,
             start=self.start,
+        )
+        if point.objective == "auc":
+            return recipe
+        return replace(recipe, name="bce", gamma=math.inf, warm_start=1.0, average="none")
+
+    def _communication(self, point: StudyPoint) -> CommunicationSettings:
+        bce, every = point.objective == "bce", point.sync_every
+        return CommunicationSettings(
+            workers=point.workers,
+            simulate=not self.processes or point.workers == 1,
+            sync_every="once" if bce else f"growing:{every}" if point.growing else every,
+            averages="gradients" if bce else "weights",
         )
 
 
-def _communication(point: StudyPoint, *, simulate: bool) -> CommunicationSettings:
-    workers = point.workers
-    every: int | str = f"growing:{point.sync_every}" if point.growing else point.sync_every
-    bce = point.objective == "bce"
-    return CommunicationSettings(
-        workers=workers,
-        simulate=simulate or workers == 1,
-        sync_every="once" if bce else every,
-        averages="gradients" if bce else "weights",
-    )
+def best(found: Mapping[Tuned, float]) -> Tuned:
+    """The one with the largest AUC; of equals, the first.
+
+    >>> best({Tuned(2000, 0.1): 0.8, Tuned(2000, 0.01): 0.7})
+    Tuned(steps=2000, lr=0.1)
+    """
+    return max(found, key=lambda tuned: -1.0 if math.isnan(found[tuned]) else found[tuned])
 
 
 class StudySource(NamedTuple):

@@ -8,16 +8,18 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from codauc.report.axes import Floats
 from codauc.reproduce.study import StudyPoint
 from codauc.runs.directory import Record
 
 MARGIN = 0.01  # of AUC: the target is below one worker's final AUC by this much
-Floats = NDArray[np.float64]
 
-# 97.5% quantiles of Student's t, for 1, 2, ... degrees of freedom
-_T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
+# 97.5% quantiles of Student's t, for 1, 2, ... degrees of freedom; the last serves for more
+_T = (
+    *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
+    *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
+)
 
 
 class Estimate(NamedTuple):
@@ -48,7 +50,7 @@ def estimate(values: Sequence[float]) -> Estimate:
     n, mean = len(values), float(np.mean(values))
     if n == 1:
         return Estimate(mean, mean, mean, 1)
-    half = student(n - 1) * float(np.std(values, ddof=1)) / math.sqrt(n)
+    half = _T[min(n - 1, len(_T)) - 1] * float(np.std(values, ddof=1)) / math.sqrt(n)
     return Estimate(mean, mean - half, mean + half, n)
 
 
@@ -61,19 +63,6 @@ def estimate_positive(values: Sequence[float]) -> Estimate:
     found = estimate([math.log(max(value, 1e-300)) for value in values])
     mean, low, high = (math.exp(part) for part in found[:3])
     return Estimate(mean, low, high, found.seeds)
-
-
-def student(freedom: int) -> float:
-    """The 97.5% quantile of Student's t; beyond the table by its expansion around the normal's.
-
-    >>> student(2), round(student(11), 2), round(student(30), 3)
-    (4.303, 2.2, 2.042)
-    """
-    if freedom <= len(_T):
-        return _T[freedom - 1]
-    z = 1.959964
-    first = (z**3 + z) / (4 * freedom)
-    return z + first + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
 
 
 @dataclass(frozen=True)
@@ -93,115 +82,83 @@ class Link:
         return f"{1e3 * self.latency:g} ms, {8e-6 * self.bandwidth:g} Mbit/s"
 
 
-LINKS = (  # to show how the best I depends on the link
-    Link(),
-    Link(1e-3, 125e6),
-    Link(10e-3, 12.5e6),
-    Link(50e-3, 12.5e6),
-)
-
-
-class StudyEvaluation(NamedTuple):
-    """An evaluation of a run: measured counts, and the time that follows from them."""
-
-    step: int
-    rounds: int
-    bytes: int
-    auc: float
-    seconds: float  # modelled
-    low: float
-    high: float
+# to show how the best I depends on the link
+LINKS = (Link(), Link(1e-3, 125e6), Link(10e-3, 12.5e6), Link(50e-3, 12.5e6))
 
 
 @dataclass(frozen=True)
 class Results:
     """The evaluations of each run, by point and seed.
 
-    Time is modelled: `step * step_seconds + rounds * 2 (K-1) latency + bytes / bandwidth`, that is
-    workers that compute at once, as fast as one did here, and average in a ring.
+    Their seconds are modelled: those of workers that compute at once, as fast as one did here, and
+    average in a ring.
     """
 
-    evaluations: Mapping[StudyPoint, Mapping[int, Sequence[StudyEvaluation]]]
+    evaluations: Mapping[StudyPoint, Mapping[int, Sequence[Record]]]
 
     def __contains__(self, point: StudyPoint) -> bool:
         return bool(self.evaluations.get(point))
 
     def seeds(self, *points: StudyPoint) -> list[int]:
         """Those with which all these points were run."""
-        found = [set(self.evaluations.get(point, {})) for point in points]
-        return sorted(set.intersection(*found)) if found else []
-
-    def final(self, point: StudyPoint, seed: int) -> float:
-        """The AUC of the last stage's result."""
-        return self.evaluations[point][seed][-1].auc
+        return sorted(set.intersection(*(set(self.evaluations.get(p, {})) for p in points)))
 
     def target(self, seed: int) -> float | None:
-        """One worker's final AUC less 0.01; None if it was not run."""
-        if seed not in self.evaluations.get(StudyPoint(1), {}):
-            return None
-        return self.final(StudyPoint(1), seed) - MARGIN
+        """One worker's final AUC, that of its last stage's result, less 0.01; None if not run."""
+        run = self.evaluations.get(StudyPoint(1), {}).get(seed)
+        return None if run is None else run[-1].auc - MARGIN
 
-    def reached(self, point: StudyPoint, seed: int) -> StudyEvaluation | None:
+    def reached(self, point: StudyPoint, seed: int) -> Record | None:
         """The first evaluation with the target's AUC; None if there was none."""
         target = self.target(seed)
         if target is None:
             return None
         return next((e for e in self.evaluations[point][seed] if e.auc >= target), None)
 
+    def hits(self, point: StudyPoint) -> list[Record | None]:
+        """The same for every seed that has a target."""
+        return [self.reached(point, seed) for seed in self.seeds(point, StudyPoint(1))]
+
     def loss(self, point: StudyPoint, other: StudyPoint) -> Estimate | None:
         """By how much the final AUC of `point` is below that of `other`, seed by seed."""
         seeds = self.seeds(point, other)
         if not seeds:
             return None
-        return estimate([self.final(other, s) - self.final(point, s) for s in seeds])
+        runs, others = self.evaluations[point], self.evaluations[other]
+        return estimate([others[seed][-1].auc - runs[seed][-1].auc for seed in seeds])
 
-    def times_fewer(self, point: StudyPoint, other: StudyPoint, what: str) -> Estimate | None:
-        """What `other` needs to reach the target over what `point` needs, seed by seed."""
+    def times_fewer(self, point: StudyPoint) -> Estimate | None:
+        """The iterations of one worker to the target over those of `point`, seed by seed."""
         ratios = []
-        for seed in self.seeds(point, other, StudyPoint(1)):
-            mine, theirs = self.reached(point, seed), self.reached(other, seed)
+        for seed in self.seeds(point, StudyPoint(1)):
+            mine, theirs = self.reached(point, seed), self.reached(StudyPoint(1), seed)
             if mine is None or theirs is None:
                 return None
-            ratios.append(getattr(theirs, what) / max(getattr(mine, what), 1e-12))
+            ratios.append(theirs.step / max(mine.step, 1e-12))
         return estimate_positive(ratios) if ratios else None
 
     def needed(self, point: StudyPoint, what: str) -> Estimate | None:
         """What `point` needs to reach the target; None unless it does with every seed."""
-        found = [self.reached(point, seed) for seed in self.seeds(point, StudyPoint(1))]
+        found = self.hits(point)
         if not found or None in found:
             return None
-        return estimate_positive([float(getattr(e, what)) for e in found if e is not None])
+        return estimate_positive([float(getattr(hit, what)) for hit in found])
 
-    def missed(self, point: StudyPoint) -> tuple[int, int]:
-        """With how many of how many seeds the target is not reached."""
-        found = [self.reached(point, seed) for seed in self.seeds(point, StudyPoint(1))]
-        return found.count(None), len(found)
-
-    def mean_curve(self, point: StudyPoint) -> dict[str, Floats]:
-        """At each evaluation, the mean of each column over seeds, the lowest and highest AUC."""
+    def mean_curve(self, point: StudyPoint) -> dict[str, Floats | None]:
+        """At each evaluation, the means over seeds; of several, the lowest and highest AUC."""
         runs = list(self.evaluations[point].values())
         count = min(len(run) for run in runs)
         columns = {
             name: np.array([[float(getattr(e, name)) for e in run[:count]] for run in runs])
-            for name in ("step", "rounds", "bytes", "seconds", "auc")
+            for name in ("step", "seconds", "auc")
         }
-        mean = {name: column.mean(axis=0) for name, column in columns.items()}
-        return mean | {"low": columns["auc"].min(axis=0), "high": columns["auc"].max(axis=0)}
+        aucs, many = columns["auc"], len(runs) > 1
+        ends = {"low": aucs.min(axis=0), "high": aucs.max(axis=0)} if many else {}
+        means = {name: column.mean(axis=0) for name, column in columns.items()}
+        return {"low": None, "high": None, **ends, **means}
 
 
-def modelled(at: Record | StudyEvaluation, workers: int, step_seconds: float, link: Link) -> float:
-    """Seconds to an evaluation, from its counts and the time of a step.
-
-    >>> at = StudyEvaluation(100, rounds=10, bytes=1000, auc=0.9, seconds=0.0, low=0.9, high=0.9)
-    >>> modelled(at, 2, 0.01, Link(latency=0.5, bandwidth=1000.0))  # 1 + 10 + 1
-    12.0
-    """
+def modelled(at: Record, workers: int, step_seconds: float, link: Link) -> float:
+    """Seconds to an evaluation: computing, 2 (K-1) latencies for each round, and sending."""
     sending = at.rounds * 2 * (workers - 1) * link.latency + at.bytes / link.bandwidth
     return at.step * step_seconds + sending
-
-
-def evaluated(record: Record, workers: int, step_seconds: float, link: Link) -> StudyEvaluation:
-    """An evaluation, with the time that the model gives it."""
-    seconds = modelled(record, workers, step_seconds, link)
-    counts = (record.step, record.rounds, record.bytes)
-    return StudyEvaluation(*counts, record.auc, seconds, record.auc_low, record.auc_high)

@@ -2,20 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import csv
+import io
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from codauc.algorithm import theory
-from codauc.reproduce.figure_definitions import HEADLINE, table1
+from codauc.report.rendering import CardTable
+from codauc.reproduce.figure_definitions import HEADLINE, points_of
+from codauc.reproduce.findings import Finding
 from codauc.reproduce.study import Study, StudyPoint, Tuned
 from codauc.reproduce.study_results import LINKS, Results, modelled
 
 
 class StudyTable(NamedTuple):
-    """A header and its rows."""
+    """A header and its rows; a title if it is on the page, a note on how to read it."""
 
     header: list[str]
     rows: list[list[Any]]
+    title: str = ""
+    note: str = ""
+
+    def card(self) -> CardTable:
+        """For people."""
+        return CardTable(self.header, [[_text(value) for value in row] for row in self.rows])
+
+    def csv(self) -> str:
+        """For programs."""
+        buffer = io.StringIO()
+        csv.writer(buffer, lineterminator="\n").writerows([self.header, *self.rows])
+        return buffer.getvalue()
+
+
+def findings(found: Sequence[Finding]) -> StudyTable:
+    """What is claimed, and whether it holds."""
+    rows: list[list[Any]] = [[f.claim, f.expected, f.measured, f.verdict] for f in found]
+    return StudyTable(["finding", "expected", "measured", "verdict"], rows)
 
 
 def curves(results: Results) -> StudyTable:
@@ -23,7 +45,7 @@ def curves(results: Results) -> StudyTable:
     rows = [
         [
             *(p.name, p.objective, p.workers, p.sync_every, int(p.growing), seed),
-            *(s.step, s.rounds, s.bytes, s.auc, s.low, s.high, round(s.seconds, 6)),
+            *(s.step, s.rounds, s.bytes, s.auc, s.auc_low, s.auc_high, round(s.seconds, 6)),
         ]
         for p, runs in results.evaluations.items()
         for seed, found in runs.items()
@@ -50,7 +72,7 @@ def ends(results: Results) -> StudyTable:
             )
     header = ["point", "K", "I", "seed", "final_auc", "iterations", "rounds", "bytes", "target"]
     needed = ["iterations", "rounds", "bytes", "modelled_seconds"]
-    return StudyTable([*header, *(f"{name}_to_target" for name in needed)], rows)
+    return StudyTable([*header, *(f"{name}_to_target" for name in needed)], rows, "Every run")
 
 
 def tuned(tried: Mapping[str, Mapping[Tuned, float]], chosen: Mapping[str, Tuned]) -> StudyTable:
@@ -63,18 +85,24 @@ def tuned(tried: Mapping[str, Mapping[Tuned, float]], chosen: Mapping[str, Tuned
         for name, found in tried.items()
         for each, auc in sorted(found.items())
     ]
-    return StudyTable(["objective", "T_0", "eta_0", "held_out_auc", "chosen"], rows)
+    return StudyTable(
+        ["objective", "T_0", "eta_0", "held_out_auc", "chosen"],
+        rows,
+        "Tuning: T_0 and eta_0 for one worker",
+        "AUC on a tenth of the training data, which these runs did not train on. The grid is "
+        "the paper's, extended by 3 where its best was at the edge.",
+    )
 
 
 def counts(study: Study, results: Results) -> StudyTable:
     """Table 1: what was measured to the target, beside the theory's dependence on K."""
     rows: list[list[Any]] = []
-    for point in table1(study):
+    for point in points_of(study, "table1"):
         if point not in results:
             continue
         method = _method(point)
         steps, rounds = (results.needed(point, what) for what in ("step", "rounds"))
-        fewer = results.times_fewer(point, StudyPoint(1), "step")
+        fewer = results.times_fewer(point)
         rows.append(
             [
                 method,
@@ -88,7 +116,12 @@ def counts(study: Study, results: Results) -> StudyTable:
             ]
         )
     header = ["method", "K", "I", "iterations", "times fewer than K=1", "theory: times fewer"]
-    return StudyTable([*header, "rounds", "theory: rounds"], rows)
+    return StudyTable(
+        [*header, "rounds", "theory: rounds"],
+        rows,
+        "Table 1: iterations and rounds to the target",
+        "Mean over seeds with its interval; the theory's orders are without constants.",
+    )
 
 
 def links(results: Results, step_seconds: float) -> StudyTable:
@@ -98,11 +131,16 @@ def links(results: Results, step_seconds: float) -> StudyTable:
     for link in LINKS if len(points) > 1 else ():
         row: list[Any] = [link.text]
         for point in points:
-            hits = [results.reached(point, seed) for seed in results.seeds(point, StudyPoint(1))]
+            hits = results.hits(point)
             times = [modelled(h, point.workers, step_seconds, link) for h in hits if h is not None]
             row.append(f"{sum(times) / len(times):,.1f}" if len(times) == len(hits) > 0 else "-")
         rows.append(row)
-    return StudyTable(["link", *(HEADLINE.get(p, p.label) for p in points)], rows)
+    return StudyTable(
+        ["link", *(HEADLINE.get(p, p.label) for p in points)],
+        rows,
+        "Modelled seconds to the target, by link",
+        "From the counts at the target; the mean over seeds.",
+    )
 
 
 def _method(point: StudyPoint) -> str:
@@ -118,11 +156,6 @@ def _speedup(method: str, workers: int) -> float:
     """By how many times Table 1 has fewer iterations than a single worker."""
     orders = theory.table1(workers=workers, mu=1e-3, epsilon=1e-3)
     return orders["PPD-SG"].iterations / orders[method].iterations
-
-
-def as_texts(table: StudyTable) -> list[list[str]]:
-    """The rows as texts."""
-    return [[_text(value) for value in row] for row in table.rows]
 
 
 def _text(value: Any) -> str:
