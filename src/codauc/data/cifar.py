@@ -92,31 +92,19 @@ def _from_pickle(file: File, kind: Cifar) -> Pixels:
                 f"as in {kind.name}; it is another data set's (as {kind.other}): {again}."
             )
     labels, values = batch[kind.key], batch["data"]
-    if not isinstance(values, np.ndarray) or values.dtype != np.uint8:
-        raise ValueError(f"{file.where} has no array of uint8 as 'data': expected one; {again}.")
-    if type(labels) is not list and not (isinstance(labels, np.ndarray) and labels.ndim == 1):
-        raise _no_integers(file.where, kind.key, again)
-    # Before any look at the labels, of which a small file may have very many.
-    if not len(labels) or values.shape != (len(labels), _PIXELS):
+    if not isinstance(values, np.ndarray):
+        raise ValueError(f"{file.where} has no array of bytes as 'data': expected one; {again}.")
+    # Before the labels are looked at, of which a small file may have very many.
+    if type(labels) is not list or not labels or values.shape != (len(labels), _PIXELS):
+        count = len(labels) if type(labels) is list else "no list of"
         raise ValueError(
-            f"{file.where} has {len(labels)} labels and data of shape {list(values.shape)}: "
+            f"{file.where} has {count} labels and data of shape {list(values.shape)}: "
             f"expected at least one image, and {_PIXELS} values for each label; {again}."
         )
-    if type(labels) is list:
-        labels = _listed(file.where, kind.key, labels, again)
-    _check_labels(file.where, labels, kind.highest[-1], kind, again)
-    return Pixels(values.reshape(-1, *_SHAPE), labels.astype(np.int64))
-
-
-def _listed(where: str, key: str, labels: list[Any], again: str) -> NDArray[np.int64]:
-    if not set(map(type, labels)) <= {int}:
-        raise _no_integers(where, key, again)
-    # Too large for an int64: the check of the labels must still see that they are too large.
-    return np.array([min(max(label, -1), 2**31) for label in labels], np.int64)
-
-
-def _no_integers(where: str, key: str, again: str) -> ValueError:
-    return ValueError(f"{where} has no list of integers as {key!r}: expected one; {again}.")
+    if set(map(type, labels)) != {int}:
+        raise ValueError(f"{file.where} has labels that are no integers: expected some; {again}.")
+    _check_labels(file.where, np.array(labels), kind.highest[-1], kind, again)
+    return Pixels(values.reshape(-1, *_SHAPE), np.array(labels))
 
 
 def _check_labels(where: str, labels: NDArray[Any], highest: int, kind: Cifar, again: str) -> None:
