@@ -17,7 +17,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from codauc.data import archives, cifar, pickle_reader
+from codauc.data import archives, pickle_reader, standard_images
 from codauc.data.binary_labels import binarise
 from codauc.data.pickle_reader import unpickled
 from codauc.data.standard_images import cifar10, cifar100, fashion_mnist, fashion_tiny, mnist
@@ -581,7 +581,7 @@ def test_links_in_a_tar_file_are_not_followed(tmp_path):
             member = tarfile.TarInfo(name)
             member.type, member.linkname = tarfile.SYMTYPE, name
             archive.addfile(member)
-    with pytest.raises(ValueError, match=r"a\.tar holds no files: expected data_batch_1\.bin"):
+    with pytest.raises(ValueError, match=r"a\.tar holds none: expected data_batch_1\.bin"):
         cifar10(tmp_path / "a.tar")
 
 
@@ -591,7 +591,7 @@ def test_what_is_missing_is_named(small, tmp_path):
     fewer = {name: data for name, data in contents.items() if name != last}
     name = last.split("/")[1]
     for path in (lay(tmp_path / "a", fewer), tar(tmp_path / tarball, fewer), tmp_path):
-        with pytest.raises(ValueError, match=rf"{name} is missing: expected (both|all six) files"):
+        with pytest.raises(ValueError, match=rf"{name} is missing: expected all of"):
             read(path)
     with pytest.raises(ValueError, match="holds 'readme': expected"):
         read(lay_tar(tmp_path / "other.tar"))
@@ -653,7 +653,7 @@ def test_very_many_labels_are_refused_by_their_number():
     labels = b"U\x06labels](" + b"K\x01" * 2**20 + b"e"
     data = as_python_2({b"data": np.zeros((1, 3072), np.uint8)}).replace(b"u.", labels + b"u.")
     with pytest.raises(ValueError, match="test_batch has 1048576 labels and data"):
-        cifar._from_pickle(archives.File("test_batch", data), cifar.CIFAR10)
+        standard_images._from_pickle(archives.File("test_batch", data), standard_images.CIFAR10)
 
 
 @pytest.mark.parametrize(
@@ -732,9 +732,9 @@ def test_wrong_idx_files_are_refused_by_name(name, data, message, tmp_path):
 
 
 def test_missing_and_damaged_idx_files_are_named(tmp_path):
-    with pytest.raises(ValueError, match="is not a directory: expected all four files"):
+    with pytest.raises(ValueError, match="is not a directory: expected all of"):
         mnist(tmp_path / "none")
-    with pytest.raises(ValueError, match=f"has no {IMAGES}: expected all four files"):
+    with pytest.raises(ValueError, match=f"has no {IMAGES}: expected all of"):
         fashion_mnist(tmp_path)
     contents = {key + ".gz": gzip.compress(idx(array)) for key, array in digits().items()}
     whole = contents[LABELS + ".gz"]

@@ -97,7 +97,7 @@ def test_cifar10_says_what_is_missing(tmp_path):
         cifar10(tmp_path)
     archive(tmp_path)
     (tmp_path / "data_batch_4.bin").unlink()
-    with pytest.raises(ValueError, match=r"data_batch_4\.bin is missing: expected all six"):
+    with pytest.raises(ValueError, match=r"data_batch_4\.bin is missing: expected all of"):
         cifar10(tmp_path)
 
 

@@ -7,10 +7,14 @@ import io
 import os
 import tarfile
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
+
+from codauc._internal.checks import listed
+
+T = TypeVar("T")
 
 # For all files of a set, and for all of a tar file when unzipped. Far above the largest standard
 # set (185 MB), and far below what fills a machine's memory.
@@ -52,32 +56,37 @@ def read_archive(
     for form in forms:
         for folder in (root, root / form.folder):
             if (folder / form.files[0]).is_file():
-                return form, read_files([folder / name for name in form.files], form.files, remedy)
+                found = {name: folder / name for name in form.files if (folder / name).is_file()}
+                return form, read_files(_all(form, found, folder, remedy), remedy)
     for form in forms:
         for name in (form.tarball, form.tarball.removesuffix(".gz")):
             if (root / name).is_file():
                 return _from_tar(root / name, [form], remedy)
-    found = _has_no(root, forms[0].files[0])
-    raise ValueError(f"path={str(root)!r} {found}: expected {_expected(forms)}; {remedy}.")
+    what = _has_no(root, forms[0].files[0])
+    raise ValueError(f"path={str(root)!r} {what}: expected {_expected(forms)}; {remedy}.")
 
 
-def read_files(paths: Sequence[Path], together: Sequence[str], remedy: str) -> list[File]:
-    """The contents of files, unzipped if they end in `.gz`; `together` are the set's names."""
+def _all(form: Form, found: Mapping[str, T], where: Path, remedy: str) -> list[T]:
+    for name in form.files:
+        if name not in found:
+            raise ValueError(
+                f"{where}: {name} is missing: expected all of {', '.join(form.files)}; {remedy} "
+                "again."
+            )
+    return [found[name] for name in form.files]
+
+
+def read_files(paths: Sequence[Path], remedy: str) -> list[File]:
+    """The contents of files, unzipped if they end in `.gz`."""
     files: list[File] = []
     for path in paths:
         spare = _MOST_BYTES - sum(len(file.data) for file in files)
-        files.append(_read_file(path, spare, together, remedy))
+        with (
+            _readable(path, remedy),
+            gzip.open(path) if path.suffix == ".gz" else path.open("rb") as stream,
+        ):
+            files.append(File(str(path), _contents(stream.read, spare)))
     return files
-
-
-def _read_file(path: Path, most: int, together: Sequence[str], remedy: str) -> File:
-    if not path.is_file():
-        raise ValueError(f"{path} is missing: expected {_all_of(together)}; {remedy} again.")
-    with (
-        _readable(path, remedy),
-        gzip.open(path) if path.suffix == ".gz" else path.open("rb") as stream,
-    ):
-        return File(str(path), _contents(stream.read, most))
 
 
 def find_file(root: Path, names: Sequence[str], together: Sequence[str], remedy: str) -> Path:
@@ -87,7 +96,7 @@ def find_file(root: Path, names: Sequence[str], together: Sequence[str], remedy:
             if path.is_file():
                 return path
     raise ValueError(
-        f"path={str(root)!r} {_has_no(root, names[0])}: expected {_all_of(together)}, "
+        f"path={str(root)!r} {_has_no(root, names[0])}: expected all of {', '.join(together)}, "
         f"plain or .gz; {remedy}."
     )
 
@@ -97,7 +106,7 @@ def _from_tar(path: Path, forms: Sequence[Form], remedy: str) -> tuple[Form, lis
         names, found = _members(path, forms)
     for form in forms:
         if form.files[0] in found:
-            return form, [_member(found, path, name, form, remedy) for name in form.files]
+            return form, _all(form, found, path, remedy)
     raise ValueError(f"{path} holds {_some(names)}: expected {_expected(forms)}; {remedy}.")
 
 
@@ -184,22 +193,15 @@ def _is_zipped(path: Path) -> bool:
         return stream.read(2) == b"\x1f\x8b"
 
 
-def _member(found: dict[str, File], path: Path, name: str, form: Form, remedy: str) -> File:
-    if name not in found:
-        expected = _all_of(form.files)
-        raise ValueError(f"{path}: {name} is missing: expected {expected}; {remedy} again.")
-    return found[name]
-
-
 # What gzip, zlib and tarfile are known to raise at damaged files.
 _DAMAGED = (
     tarfile.TarError,
-    OSError,
     EOFError,
-    zlib.error,
+    OSError,
     ValueError,
     OverflowError,
     RecursionError,
+    zlib.error,
 )
 
 
@@ -242,11 +244,5 @@ def _expected(forms: Sequence[Form]) -> str:
     return "; or ".join([text, *(f"a folder {form.folder} or {form.tarball}" for form in others)])
 
 
-def _all_of(names: Sequence[str]) -> str:
-    count = {2: "both", 4: "all four", 6: "all six"}.get(len(names), f"all {len(names)}")
-    return f"{count} files {', '.join(names)}"
-
-
 def _some(names: Sequence[str]) -> str:
-    shown = ", ".join(ascii(name[:60]) for name in names[:5])
-    return f"{shown}, ... ({len(names)} in all)" if len(names) > 5 else shown or "no files"
+    return listed((name[:60] for name in names), most=5)

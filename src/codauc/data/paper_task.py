@@ -11,8 +11,8 @@ from torch import Tensor
 from codauc._internal.checks import known_arguments, whole
 from codauc.data.binary_labels import binarise, thin_negatives
 from codauc.data.image_folders import ImageSplit
-from codauc.data.labelled_images import Images
 from codauc.data.shards import even_shards
+from codauc.data.standard_images import Images
 
 
 class Task(NamedTuple):

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 # Five times the steps of the largest standard file: more would only fill the memory.
 _MOST_STEPS = 3_000_000
+_OPCODES = {opcode.code: opcode for opcode in pickletools.opcodes}
 
 
 def unpickled(where: str, data: bytes, remedy: str) -> dict[str, Any]:
@@ -72,7 +73,7 @@ class _Machine:
         self.spare = len(file.getbuffer())
         for _ in range(_MOST_STEPS):
             code = file.read(1).decode("latin-1")
-            step = pickletools.code2op.get(code)
+            step = _OPCODES.get(code)
             if code == pickle.STOP.decode():
                 return self.stack.pop()
             if step is None or step.name not in _STEPS:

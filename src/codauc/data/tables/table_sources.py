@@ -28,6 +28,13 @@ from codauc.data.tables.packed_rows import Packer, Vocabulary
 from codauc.data.tables.row_selection import Batches, KeptRows, Mask, RowSelection
 from codauc.data.tables.scan import ArrayPass, Pass, TablePass
 
+_PARQUET, _ARROW, _CSV = (
+    (".parquet", ".pq"),
+    (".arrow", ".feather", ".ipc"),
+    (".csv", ".tsv", ".txt"),
+)
+TABLES = (*_CSV, *_PARQUET, *_ARROW, ".npy", ".npz")
+
 
 class RowSource(ABC):
     """People's data, of which a worker reads a share."""
@@ -241,16 +248,16 @@ def open_table(path: Path, known: dict[str, str]) -> TableSource:
     """
     if not path.exists():
         raise ValueError(f"{path} does not exist: expected a CSV, Parquet or Arrow file.")
-    suffixes = [suffix.lower() for suffix in path.suffixes[-2:]]
-    if path.is_dir() or suffixes[-1:] in ([".parquet"], [".pq"]):
+    suffixes = [suffix.lower() for suffix in path.suffixes[-2:]] or [""]
+    if path.is_dir() or suffixes[-1] in _PARQUET:
         return ParquetTable(path)
-    if suffixes and suffixes[-1] in (".arrow", ".feather", ".ipc"):
+    if suffixes[-1] in _ARROW:
         return ArrowTable(path)
-    if {".csv", ".tsv", ".txt"} & set(suffixes):
+    if set(_CSV) & set(suffixes):
         return CSVTable(path, known)
     raise ValueError(
-        f"{path}: expected a name that ends in .csv, .tsv, .csv.gz, .parquet, .arrow, .feather, "
-        ".npy or .npz; rename it to what it is."
+        f"{path}: expected a name that ends in {', '.join(TABLES)}, or in .csv.gz; rename it to "
+        "what it is."
     )
 
 
