@@ -5,9 +5,7 @@ from __future__ import annotations
 import csv
 import os
 import re
-import stat
 from collections.abc import Iterator, Sequence
-from itertools import chain
 from pathlib import PurePath
 from typing import NamedTuple, TypedDict, Unpack
 
@@ -18,7 +16,7 @@ from torch import Tensor
 from codauc._internal.checks import choice, real, whole
 from codauc._internal.files import regular_file
 from codauc._internal.random_streams import generator
-from codauc.data.image_files import ImageFiles, Paths
+from codauc.data.image_files import ImageFiles
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
 DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs"}
@@ -79,7 +77,7 @@ def image_folder(
         names += found
         counts.append(len(found))
     labels = torch.arange(len(classes)).repeat_interleave(torch.tensor(counts))
-    return ImageFolder(ImageFiles(Paths(names, root), size, **scaling), classes, labels)
+    return ImageFolder(ImageFiles(names, size, root=root, **scaling), classes, labels)
 
 
 def imagenet(
@@ -143,7 +141,7 @@ def image_table(
         labels.append(label)
     if not names:
         raise ValueError(f"{path} has 0 rows: expected at least 1; name the images.")
-    return ImageFiles(Paths(names, root), size, **scaling), labels
+    return ImageFiles(names, size, root=root, **scaling), labels
 
 
 def _path(name: str, value: str | os.PathLike[str]) -> str:
@@ -220,26 +218,23 @@ def _split(count: int, part: float, seed: int) -> tuple[Tensor, Tensor]:
     return shuffled[:first].sort().values, shuffled[first:].sort().values
 
 
-def _table(path: str, *columns: str) -> Iterator[tuple[str, ...]]:
-    """For each row where it is, for messages, and its texts in these columns."""
+def _table(path: str, file_column: str, target: str) -> Iterator[tuple[str, str, str]]:
+    """For each row where it is, for messages, the name of a file and its label."""
     try:
-        if not stat.S_ISFIFO(os.stat(path).st_mode):  # a pipe will do, as it is read once
-            regular_file(path)
-        with open(path, encoding="utf-8-sig", newline="") as file:
-            first = file.readline()
-            delimiter = _delimiter(first, columns)
-            # Not rewound, since a pipe cannot be.
-            reader = csv.reader(chain([first], file), delimiter=delimiter, strict=True)
-            header = next(reader, [])
-            places = [_place(path, header, column, delimiter) for column in columns]
-            for row in filter(None, reader):
-                where = f"{path}, line {reader.line_num},"
+        with open(regular_file(path), encoding="utf-8-sig", newline="") as file:
+            delimiter = _delimiter(file.readline(), (file_column, target))
+            file.seek(0)
+            rows = csv.reader(file, delimiter=delimiter, strict=True)
+            header = next(rows, [])
+            places = [_place(path, header, name, delimiter) for name in (file_column, target)]
+            for row in filter(None, rows):
+                where = f"{path}, line {rows.line_num},"
                 if len(row) != len(header):
                     raise ValueError(
-                        f"{where} has {len(row)} values: expected {len(header)}, one a column; "
+                        f"{where} has {len(row)} values: expected {len(header)}, one per column; "
                         f"put values with {DELIMITERS[delimiter]} in quotes."
                     )
-                yield where, *(row[place] for place in places)
+                yield where, row[places[0]], row[places[1]]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise ValueError(
             f"{path} cannot be read ({error}): expected a CSV file in UTF-8; correct the path or "
@@ -248,7 +243,7 @@ def _table(path: str, *columns: str) -> Iterator[tuple[str, ...]]:
 
 
 def _delimiter(line: str, columns: Sequence[str]) -> str:
-    """What separates the names in the first line: it gives the columns asked for, then the most.
+    """What separates the names in the first line: it gives the most columns asked for, then names.
 
     >>> _delimiter("file;age, sex, size;y", ["file", "y"]), _delimiter("fiel;y", ["file", "z"])
     (';', ';')

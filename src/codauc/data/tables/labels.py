@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -9,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from codauc._internal.checks import listed
-from codauc.data.tables.column_values import tidy
 from codauc.data.tables.encoder import Target
 from codauc.data.tables.packed_rows import Vocabulary
 
@@ -36,6 +36,17 @@ def label(value: Any) -> str:
     raise ValueError(
         f"a label of type {type(value).__name__}: expected a number, a text or true/false."
     )
+
+
+def tidy(text: str | None) -> str | None:
+    """A number's text as whole numbers have it.
+
+    >>> tidy("1067.0"), tidy("True"), tidy("007")
+    ('1067', 'true', '007')
+    """
+    if text is None or text.lower() in ("true", "false"):
+        return None if text is None else text.lower()
+    return re.sub(r"^([-+]?\d+)\.0+$", r"\1", text)
 
 
 class Labels:

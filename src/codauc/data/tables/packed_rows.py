@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from codauc.data.rows import Rows, block_of
+from codauc.data.tables.column_roles import TableRequest
 from codauc.data.tables.column_statistics import Floats, Moments, Summary, Value
 from codauc.data.tables.encoder import Encoder
 
@@ -58,17 +58,12 @@ class Packer:
     """
 
     def __init__(
-        self,
-        numbers: int,
-        categories: int,
-        memory: int,
-        folder: Path | None,
-        encoder: Encoder | None = None,
+        self, numbers: int, categories: int, request: TableRequest, encoder: Encoder | None = None
     ) -> None:
         self.moments = Moments(numbers)
         self.vocabularies = [Vocabulary() for _ in range(categories)]
         self.width, self.rows = numbers + categories, 0
-        self.memory, self.folder = memory, folder
+        self.request, self.memory, self.folder = request, request.memory, request.folder
         self.shift, self.unit = np.full(numbers, np.nan), np.ones(numbers)
         self.encoder = encoder
         if encoder is not None:

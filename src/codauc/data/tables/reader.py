@@ -23,11 +23,10 @@ from codauc.data.shards import ShardCount, even_shards, silo_shards, skewed_shar
 from codauc.data.splits import PARTS, Split
 from codauc.data.tables.column_roles import LARGE, TableRequest
 from codauc.data.tables.column_statistics import Moments, Summary, Value, of_all
-from codauc.data.tables.column_values import Integers
 from codauc.data.tables.encoder import Encoder, Target, fit
-from codauc.data.tables.labels import Labels, positives_of, resolve
-from codauc.data.tables.scan import Pass
-from codauc.data.tables.table_sources import RowSource, label_summary, open_source
+from codauc.data.tables.labels import Integers, Labels, positives_of, resolve
+from codauc.data.tables.scan import Pass, RowSource
+from codauc.data.tables.table_sources import label_summary, open_source
 from codauc.workers.agreement import compare, together
 from codauc.workers.group import Group, LocalGroup
 
@@ -143,7 +142,7 @@ def _compare(group: Group, opened: RowSource, request: TableRequest, parts: Sequ
             "numeric": columns.numeric,
         },
         "target": None if encoder is not None else columns.target,
-        "data": None if request.own else opened.size(),
+        "data": None if request.own else opened.size,
         "positive": str(request.positive),
         "encoder": None if encoder is None else encoder.to_dict(),
         "split": None if request.split is None else asdict(request.split),

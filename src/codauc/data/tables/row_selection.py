@@ -11,11 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from codauc.data.shards import Piece
-from codauc.data.tables.column_values import Integers
 from codauc.data.tables.columnar_files import TableSource, arrow
+from codauc.data.tables.labels import Integers
 
 Mask = Callable[[Integers], NDArray[np.bool_]]  # which of the rows of these numbers
-Batches = Iterator[tuple[Integers, Any]]  # the numbers of some rows, and a batch of the table
+NumberedBatches = Iterator[
+    tuple[Integers, Any]
+]  # the numbers of some rows, and a batch of the table
 
 
 class KeptRows:
@@ -51,7 +53,7 @@ class KeptRows:
         if self._file is not None:
             self._file.close()
 
-    def read(self, columns: Sequence[str]) -> Batches:
+    def read(self, columns: Sequence[str]) -> NumberedBatches:
         """All of them, in the order in which they came."""
         batches = iter(self._batches)
         if self._file is not None:
@@ -91,7 +93,7 @@ class RowSelection:
             return 0
         return sum(piece.stop - piece.start for piece in self.pieces)
 
-    def read(self, columns: Sequence[str]) -> Batches:
+    def read(self, columns: Sequence[str]) -> NumberedBatches:
         """The chosen rows: their numbers in the file, and a batch of the table."""
         for rows, batch in self._all(columns) if self.kept is None else self.kept.read(columns):
             if self.later is not None:
@@ -104,7 +106,7 @@ class RowSelection:
             if len(rows):
                 yield rows, batch
 
-    def _all(self, columns: Sequence[str]) -> Batches:
+    def _all(self, columns: Sequence[str]) -> NumberedBatches:
         """The rows of the pieces, except blocks of which no mask chooses a row."""
         if self.pieces is None:
             yield from _numbered(0, self.table.read(columns))
@@ -123,7 +125,7 @@ class RowSelection:
                     break
 
 
-def _numbered(start: int, batches: Iterator[Any]) -> Batches:
+def _numbered(start: int, batches: Iterator[Any]) -> NumberedBatches:
     for batch in batches:
         if batch.num_rows:
             yield np.arange(start, start + batch.num_rows), batch
