@@ -514,27 +514,27 @@ def header(kind, size, name="n"):
 
 SQUARE = b"2 " * 2**14
 BOMBS = {
-    "a long name": (header(b"L", 2**26) + bytes(2**26), "headers are too long"),
-    "a name of negative size": (header(b"L", -512) + bytes(2**26), "header of negative size"),
-    "a PAX header": (header(b"x", 2**26) + bytes(2**26), "headers are too long"),
+    "a long name": (header(b"L", 2**26) + bytes(2**26), "holds none"),
+    "a name of negative size": (header(b"L", -512) + bytes(2**26), "size < 0"),
+    "a PAX header": (header(b"x", 2**26) + bytes(2**26), "holds none"),
     # Each of its 2**14 keys is all the rest.
-    "a PAX header of keys": ((header(b"g", 2**15) + SQUARE[:-1] + b"=") * 4, "are too long"),
-    "short headers": ((header(b"g", 512) + bytes(512)) * 100 + header(b"0", 0), None),
+    "a PAX header of keys": ((header(b"g", 2**15) + SQUARE[:-1] + b"=") * 4, "holds none"),
+    "short headers": ((header(b"g", 512) + bytes(512)) * 100 + header(b"0", 0), "holds 'n'"),
     "a sparse map": (
         header(b"x", 512)
         + b"22 GNU.sparse.major=1\n22 GNU.sparse.minor=0\n".ljust(512, b"\0")
         + header(b"0", 2**26)
         + b"9999999999\n"
         + (b"1" * 255 + b"\n") * 2**18,
-        "headers are too long",
+        "bad checksum",
     ),
-    "a negative size": (header(b"0", -1024) + bytes(2**20), "lead back"),
+    "a negative size": (header(b"0", -1024) + bytes(2**20), "size < 0"),
     "many empty files": (header(b"0", 0) * 2000, "more than 1000 entries"),
     "many folders": (header(b"5", 0) * 2000, "more than 1000 entries"),
     "much else": (header(b"0", 2**31) + bytes(2**20), "more than 1073741824 bytes"),
     "a wanted file": (header(b"0", 2**31, "test_batch") + bytes(2**20), "more than 1073741824"),
     "a cut file": (header(b"0", 2**21, "test_batch") + bytes(2**20), "ends within test_batch"),
-    "a sparse file": (header(b"S", 0, "test_batch") + bytes(1024), "test_batch is sparse"),
+    "a sparse file": (header(b"S", 0, "test_batch") + bytes(1024), "holds none"),
 }
 
 
@@ -543,8 +543,10 @@ BOMBS = {
 def test_a_tar_file_that_would_fill_the_memory_is_refused(name, zipped, tmp_path):
     data, reason = BOMBS[name]
     (tmp_path / "a").write_bytes(gzip.compress(data, 1) if zipped else data)
-    message = rf"a cannot be read \(.*{reason}.*expected" if reason else "a holds 'n'.*expected"
-    with traced(2**24), pytest.raises(ValueError, match=message):
+    with (
+        traced(2**24),
+        pytest.raises(ValueError, match=rf"a (cannot be read \(.*)?{reason}.*expected"),
+    ):
         cifar10(tmp_path / "a")
 
 

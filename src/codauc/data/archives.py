@@ -21,8 +21,6 @@ T = TypeVar("T")
 _MOST_BYTES = 2**30
 # The standard archives have fewer than 20.
 _MOST_MEMBERS = 1000
-# A thousand entries with short names, or one header of 32 kB.
-_MOST_HEADERS = 2**21
 _PART = 2**20
 
 
@@ -113,70 +111,37 @@ def _from_tar(path: Path, forms: Sequence[Form], remedy: str) -> tuple[Form, lis
 def _members(path: Path, forms: Sequence[Form]) -> tuple[list[str], dict[str, File]]:
     """The names of all plain files of a tar file, and those that belong to one of the forms.
 
-    Read in one pass, as going back in a gzipped file means to unzip it again from its start.
+    Headers are read one by one, and extended ones (long names, PAX) passed over: tarfile would read
+    them whole at any length. Links are not followed.
     """
     wanted = {
         PurePosixPath(at, name) for form in forms for at in ("", form.folder) for name in form.files
     }
-    names: list[str] = []
-    found: dict[str, File] = {}
+    names, found, entries = list[str](), dict[str, File](), 0
     with gzip.open(path) if _is_zipped(path) else path.open("rb") as stream:
-        for member in _plain_files(stream):
-            names.append(member.name)
-            place = PurePosixPath(member.name)
-            if place not in wanted:
-                continue
-            if place.name in found:
-                raise ValueError(f"it holds {place.name} twice, the second time as {place}")
-            found[place.name] = File(f"{path}: {member.name}", _data(stream, member))
+        while block := stream.read(tarfile.BLOCKSIZE).rstrip(b"\0"):
+            block = block.ljust(tarfile.BLOCKSIZE, b"\0")
+            member = tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
+            end = stream.tell() - -member.size // tarfile.BLOCKSIZE * tarfile.BLOCKSIZE
+            _check_size(end)
+            entries += 1
+            if member.size < 0 or entries > _MOST_MEMBERS:
+                raise ValueError(f"it has more than {_MOST_MEMBERS} entries, or one of size < 0")
+            if member.type in (tarfile.REGTYPE, tarfile.AREGTYPE):
+                names.append(member.name)
+                place = PurePosixPath(member.name)
+                if place in wanted and place.name in found:
+                    raise ValueError(f"it holds {place.name} twice, the second time as {place}")
+                if place in wanted:
+                    found[place.name] = File(f"{path}: {member.name}", _data(stream, member))
+            stream.seek(end)
         # The checksum of a gzipped file is at its very end.
         while stream.read(_PART):
             _check_size(stream.tell())
     return names, found
 
 
-def _plain_files(stream: io.BufferedIOBase) -> Iterator[tarfile.TarInfo]:
-    """The plain files of a tar file, the stream being at the data of each."""
-    with tarfile.open(fileobj=_Headers(stream), mode="r:") as tar:
-        for count, member in enumerate(tar, start=1):
-            if count > _MOST_MEMBERS:
-                raise ValueError(f"it has more than {_MOST_MEMBERS} entries")
-            # A link may lead to itself or to nothing: none is followed.
-            if member.isreg():
-                yield member
-
-
-class _Headers(io.BufferedIOBase):
-    """What tarfile sees of a stream: its headers, which it would read whole at any length."""
-
-    def __init__(self, stream: io.BufferedIOBase) -> None:
-        self.stream, self.spare = stream, _MOST_HEADERS
-
-    def read(self, size: int | None = -1, /) -> bytes:
-        # A header may say that its size is negative, which would mean all that is left.
-        if size is None or size < 0:
-            raise ValueError("it has a header of negative size")
-        # A header can be made so that tarfile takes the square of its length in time and memory.
-        self.spare -= max(size, size**2 // tarfile.BLOCKSIZE)
-        if self.spare < 0:
-            raise ValueError("its headers are too long")
-        return self.stream.read(size)
-
-    def tell(self) -> int:
-        return self.stream.tell()
-
-    def seek(self, position: int, whence: int = io.SEEK_SET, /) -> int:
-        # A file of negative size would lead round in a circle.
-        if position < self.tell():
-            raise ValueError("its headers lead back")
-        _check_size(position)
-        return self.stream.seek(position, whence)
-
-
 def _data(stream: io.BufferedIOBase, member: tarfile.TarInfo) -> bytes:
-    if member.issparse() or member.size < 0:
-        raise ValueError(f"{member.name} is sparse or of negative size")
-    _check_size(member.offset_data + member.size)
     data = stream.read(member.size)
     if len(data) < member.size:
         raise ValueError(f"it ends within {member.name}")
