@@ -146,12 +146,15 @@ def dealt(start: int, count: int, workers: int, seed: int) -> NDArray[np.int64]:
 def scattered(rows: NDArray[np.uint64], seed: int) -> NDArray[np.uint64]:
     """A pseudo-random number for each row, from (seed, row) alone (splitmix64)."""
     key = np.random.SeedSequence(seed, spawn_key=(9,)).generate_state(1, np.uint64)[0]
-    with np.errstate(over="ignore"):
-        z = (rows + key) * np.uint64(0x9E3779B97F4A7C15)
-        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        out: NDArray[np.uint64] = z ^ (z >> np.uint64(31))
-    return out
+    return mixed(rows + key)
+
+
+def mixed(rows: NDArray[np.uint64], marks: NDArray[np.uint64] | int = 0) -> NDArray[np.uint64]:
+    """The numbers of splitmix64 at these places of its sequence, each moved on by `marks`."""
+    z = rows * np.uint64(0x9E3779B97F4A7C15) + np.asarray(marks, np.uint64)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))
 
 
 class ShardCount(NamedTuple):

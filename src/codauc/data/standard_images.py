@@ -1,21 +1,25 @@
-"""Standard sets of labelled images, from files on the disk, never downloaded."""
+"""The paper's data: standard sets of images, from the disk alone, and two classes of many."""
 
 from __future__ import annotations
 
 import math
 import os
+from collections.abc import Collection
 from importlib import resources
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from codauc._internal.checks import known_arguments
+from codauc._internal.checks import known_arguments, whole
 from codauc.data.archives import File, Form, find_file, read_archive, read_files
+from codauc.data.binary_labels import binarise, thin_negatives
+from codauc.data.image_folders import ImageSplit
 from codauc.data.pickle_reader import unpickled
+from codauc.data.shards import even_shards
 
 
 class Images(NamedTuple):
@@ -105,6 +109,52 @@ def fashion_mnist(path: str | os.PathLike[str]) -> Images:
     `FashionMNIST/raw` for `MNIST/raw`.
     """
     return scaled(*_read_idx(path, "FashionMNIST/raw", "github.com/zalandoresearch/fashion-mnist"))
+
+
+class Task(NamedTuple):
+    """Images with binary labels; of the training images only those numbered in `rows` are meant."""
+
+    x: Any
+    y: Tensor
+    rows: Tensor
+    test_x: Any
+    test_y: Tensor
+
+    @property
+    def pos_ratio(self) -> float:
+        """The share of positives in the training set."""
+        return int(self.y[self.rows].sum()) / len(self.rows)
+
+    def shard(self, rank: int, workers: int, seed: int) -> Tensor:
+        """The numbers of one worker's training images: shuffled by `seed`, evenly split."""
+        shards = even_shards(len(self.rows), workers, seed)
+        rank = whole("rank", rank, least=0, remedy="use group.rank")
+        if rank >= workers:
+            raise ValueError(f"rank={rank} of {workers} workers: expected at most {workers - 1}.")
+        return self.rows[shards[rank]]
+
+
+@known_arguments
+def binary_task(
+    images: Images | ImageSplit,
+    positive: Collection[int] | Literal["half"] = "half",
+    keep_negatives: float = 1.0,
+    seed: int = 0,
+) -> Task:
+    """Two classes from many; of the negatives a part is kept for training, by `seed`.
+
+    `positive` are the positive classes; "half" is the first half of them, as in the paper, and one
+    class is set against the rest. The test set is whole.
+
+    >>> task = binary_task(fashion_tiny(), "half", keep_negatives=0.4)
+    >>> len(task.rows), round(task.pos_ratio, 3), len(task.test_y)
+    (1400, 0.714, 500)
+    """
+    y = binarise(images.train_y, positive)
+    # a small test set may lack some of the classes, so it is not asked which there are
+    test_y = torch.isin(images.test_y, torch.unique(images.train_y[y]))
+    rows = thin_negatives(y, keep_negatives, seed)
+    return Task(images.train_x, y, rows, images.test_x, test_y)
 
 
 def scaled(train: Pixels, test: Pixels) -> Images:

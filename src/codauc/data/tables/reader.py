@@ -245,11 +245,7 @@ def _target(
 
 
 def _finished(
-    opened: RowSource,
-    done: Pass,
-    group: Group,
-    positive: Any,
-    encoder: Encoder | None,
+    opened: RowSource, done: Pass, group: Group, positive: Any, encoder: Encoder | None
 ) -> Part:
     summaries = of_all(done.summary, group)
     for rank, summary in enumerate(summaries):
