@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from codauc._internal.checks import known_arguments, whole
+from codauc.data.order import check_identity
 
 Samples = Iterator[tuple[Any, Any]]
 
@@ -80,12 +81,7 @@ class Stream(Iterator[tuple[Tensor, Tensor]]):
             raise ValueError(
                 f"{self.given} samples were given already: expected a new Stream to go on with."
             )
-        for name, value in self._identity().items():
-            if state.get(name) != value:
-                raise ValueError(
-                    f"{name}={value} here, but {name}={state.get(name)!r} in the saved position: "
-                    "expected them equal; make the stream as it was when it was saved."
-                )
+        check_identity(state, self._identity())
         given = whole("given", state.get("given"), least=0, remedy="use what state_dict() returned")
         skipped = sum(1 for _ in islice(self._samples, given))
         if skipped < given:

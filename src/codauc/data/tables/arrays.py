@@ -27,7 +27,6 @@ from codauc.data.tables.labels import Integers, Labels
 from codauc.data.tables.packed_rows import Coder, EncodedRows
 from codauc.data.tables.scan import (
     Pass,
-    RowSource,
     check_count,
     check_far,
     check_numbers,
@@ -51,7 +50,7 @@ _BROKEN = (
 )
 
 
-class FromArray(RowSource):
+class FromArray:
     """An array of features or images, and one of labels with its name."""
 
     def __init__(
@@ -66,7 +65,8 @@ class FromArray(RowSource):
                     f"{name}={value!r} with the array {path}: expected a table, whose columns have "
                     "names; give a frame or a file of one."
                 )
-        self.size, self.shape = list(array.shape), tuple(array.shape[2:])
+        self.size: Any = list(array.shape)
+        self.shape = tuple(array.shape[2:])
         names = tuple(str(i) for i in range(array.shape[1]))
         self.columns = Columns(names, (), None if labels is None else labels[0])
         if options.encoder is not None:
@@ -79,6 +79,10 @@ class FromArray(RowSource):
         codes = labels.add_array(np.asarray(self.labels[1]), np.arange(len(self.array)))
         return labels, torch.from_numpy(codes)
 
+    def silos(self, name: str) -> Integers:
+        """An array has no column of silos."""
+        raise ValueError(f"silo={name!r} with {self.path}: expected a table, with such a column.")
+
     def even(self, rank: int, workers: int, encoder: Encoder | None) -> Pass:
         """Blocks of its own if the array is large, else any rows."""
         count, seed = len(self.array), self.options.seed
@@ -89,9 +93,8 @@ class FromArray(RowSource):
             return self.some(even_shards(count, workers, seed)[rank].sort().values, encoder)
         rows = rows_in_block(self.array)
         blocks = [min(rows, count - start) for start in range(0, count, rows)]
-        pieces = block_shards(blocks, workers, seed)[rank]
-        numbers = [torch.arange(rows * b + start, rows * b + stop) for b, start, stop in pieces]
-        return self.some(torch.cat(numbers), encoder)
+        ranges = block_shards(blocks, workers, seed)[rank]
+        return self.some(torch.cat([torch.arange(*ends) for ends in ranges]), encoder)
 
     def some(
         self, rows: Tensor | None, encoder: Encoder | None, later: Tensor | None = None

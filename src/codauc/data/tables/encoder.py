@@ -30,6 +30,11 @@ class Columns:
     times: frozenset[str] = frozenset()
     open: frozenset[str] = frozenset()
 
+    @property
+    def inputs_and_target(self) -> list[str]:
+        """The columns to be read."""
+        return [*self.numbers, *self.categories, *([] if self.target is None else [self.target])]
+
 
 @dataclass(frozen=True)
 class Number:

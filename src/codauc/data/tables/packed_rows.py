@@ -71,11 +71,6 @@ class Packer:
         self._parts: list[NDArray[np.float32]] = []
         self._file: IO[bytes] | None = None
 
-    def expect(self, rows: int) -> None:
-        """Rows that are known to be too many go to disk from the first on."""
-        if rows * self.width * 4 > self.memory:
-            self.memory = 0
-
     def __del__(self) -> None:
         if self._file is not None:
             self._file.close()
@@ -125,7 +120,9 @@ class Packer:
             if self._file is None:
                 self._file = tempfile.TemporaryFile(dir=self.folder, buffering=0)  # noqa: SIM115
             for part in self._parts:
-                _write(self._file, part.data)
+                rest = part.data.cast("B")
+                while len(rest):  # a single write may take less
+                    rest = rest[self._file.write(rest) :]
         except OSError as error:
             raise OSError(
                 error.errno,
@@ -153,13 +150,6 @@ class Packer:
         """What the rows taken in tell."""
         categories = [vocabulary.as_counts() for vocabulary in self.vocabularies]
         return Summary(self.rows, self.moments, categories)
-
-
-def _write(file: IO[bytes], data: memoryview) -> None:
-    """All of it; a single write may take less."""
-    rest = data.cast("B")
-    while len(rest):
-        rest = rest[file.write(rest) :]
 
 
 class Coder:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,8 +25,8 @@ from codauc.data.tables.column_roles import LARGE, TableRequest
 from codauc.data.tables.column_statistics import Moments, Summary, Value, of_all
 from codauc.data.tables.encoder import Encoder, Target, fit
 from codauc.data.tables.labels import Integers, Labels, positives_of, resolve
-from codauc.data.tables.scan import Pass, RowSource
-from codauc.data.tables.table_sources import label_summary, open_source
+from codauc.data.tables.scan import Pass
+from codauc.data.tables.table_sources import RowSource, open_source
 from codauc.workers.agreement import compare, together
 from codauc.workers.group import Group, LocalGroup
 
@@ -136,10 +136,7 @@ def _compare(group: Group, opened: RowSource, request: TableRequest, parts: Sequ
     columns, encoder = opened.columns, request.encoder
     same = {
         "columns": {
-            "numbers": columns.numbers,
-            "categories": columns.categories,
-            "times": columns.times,
-            "numeric": columns.numeric,
+            name: getattr(columns, name) for name in ("numbers", "categories", "times", "numeric")
         },
         "target": None if encoder is not None else columns.target,
         "data": None if request.own else opened.size,
@@ -155,21 +152,17 @@ def _compare(group: Group, opened: RowSource, request: TableRequest, parts: Sequ
     compare(group, same, torch.device("cpu"))
 
 
+@dataclass
 class _Scan:
     """Which rows of each part are a worker's, and the passes over them."""
 
-    def __init__(
-        self,
-        opened: RowSource,
-        request: TableRequest,
-        parts: Sequence[str],
-        group: Group,
-        labels: Tensor | None,
-    ) -> None:
-        self.opened, self.request, self.parts, self.group = opened, request, parts, group
-        self.labels = labels
-        self.silos: Integers | None = None
-        self.rows: dict[str, Tensor] = {}
+    opened: RowSource
+    request: TableRequest
+    parts: Sequence[str]
+    group: Group
+    labels: Tensor | None
+    silos: Integers | None = None
+    rows: dict[str, Tensor] = field(default_factory=dict)
 
     def read(self, part: str, encoder: Encoder | None) -> Pass:
         """The pass over a worker's rows of one part."""
@@ -223,8 +216,9 @@ def _labels(opened: RowSource, group: Group, request: TableRequest) -> Tensor:
         return opened.targets()
 
     labels, codes = together(group, read, "start")
-    positive = request.positive
-    target = _target(opened, of_all(label_summary(labels), group), positive, request.encoder)
+    positive, counts = request.positive, labels.values.as_counts()
+    summaries = of_all(Summary(len(codes), Moments(0), [], counts), group)
+    target = _target(opened, summaries, positive, request.encoder)
     return together(group, lambda: _positive(opened, target, labels, positive), "start")[codes]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,11 +16,11 @@ from codauc.data.fingerprint import add_texts, row_marks, total
 from codauc.data.rows import Rows
 from codauc.data.tables.column_roles import TableRequest
 from codauc.data.tables.column_statistics import Floats, Summary, Value
-from codauc.data.tables.columnar_files import arrow
+from codauc.data.tables.columnar_files import TableSource, arrow
 from codauc.data.tables.encoder import Columns, Encoder
 from codauc.data.tables.labels import Integers, Labels, tidy
 from codauc.data.tables.packed_rows import Packer
-from codauc.data.tables.row_selection import RowSelection
+from codauc.data.tables.row_selection import NumberedBatches
 
 _TEXTS = 100_000  # different texts from which on a column is no category
 _LARGEST = 1e150  # beyond, squares and so the standard deviation are infinite
@@ -39,39 +38,6 @@ class Pass:
     codes: Tensor | None = None  # which of the labels each row has
 
 
-class RowSource(ABC):
-    """People's data, of which a worker reads a share.
-
-    `size` is something that differs where workers have different data, `shape` that of an image.
-    """
-
-    path: str
-    columns: Columns
-    size: Any
-    shape: tuple[int, ...] = ()
-
-    @abstractmethod
-    def targets(self) -> tuple[Labels, Tensor]:
-        """The labels of all rows: what they are, and which each row has."""
-
-    def silos(self, name: str) -> Integers:
-        """To which silo each row belongs, in the order of the silos' names."""
-        raise ValueError(f"silo={name!r} with {self.path}: expected a table, with such a column.")
-
-    @abstractmethod
-    def even(self, rank: int, workers: int, encoder: Encoder | None) -> Pass:
-        """The pass over an even share."""
-
-    @abstractmethod
-    def some(
-        self, rows: Tensor | None, encoder: Encoder | None, later: Tensor | None = None
-    ) -> Pass:
-        """The pass over the rows of these numbers, or over all.
-
-        It also reads the rows `later`, and keeps them for passes to come.
-        """
-
-
 def check_count(path: str, count: int, workers: int) -> None:
     """Raise where there are fewer rows than workers."""
     if count < workers:
@@ -82,22 +48,23 @@ def check_count(path: str, count: int, workers: int) -> None:
 
 
 def scan_table(
-    selection: RowSelection, columns: Columns, request: TableRequest, encoder: Encoder | None
+    table: TableSource,
+    batches: NumberedBatches,
+    columns: Columns,
+    request: TableRequest,
+    encoder: Encoder | None,
 ) -> Pass:
     """The pass over rows of a table, which are packed."""
-    path, target = selection.table.path, columns.target
+    path, target = table.path, columns.target
     packer = Packer(len(columns.numbers), len(columns.categories), request, encoder)
-    packer.expect(selection.count)
     labels = None if target is None else Labels(path, target)
     known: list[dict[Any, int]] = [{} for _ in columns.categories]
     rows, codes, fingerprint = list[Tensor](), list[Tensor](), 0
-    wanted = [*columns.numbers, *columns.categories, *([] if target is None else [target])]
-    for numbers, batch in selection.read(wanted):
+    for numbers, batch in batches:
         rows.append(torch.from_numpy(numbers))
         fingerprint += _pack(path, batch, numbers, columns, packer, known)
         if labels is not None and target is not None:
-            kind = selection.table.kinds[target]
-            found = targets_of(path, target, kind, batch.column(target), numbers)
+            found = targets_of(path, target, table.kinds[target], batch.column(target), numbers)
             codes.append(short(labels.add(*found)))
         if request.progress is not None:
             request.progress(packer.rows)

@@ -16,14 +16,21 @@ from codauc._internal.files import regular_file
 from codauc.data.shards import block_shards, dealt
 from codauc.data.tables.arrays import Array, FromArray, open_array, open_arrays
 from codauc.data.tables.column_roles import LARGE, TableRequest, columns_of, no_column
-from codauc.data.tables.column_statistics import Moments, Summary
 from codauc.data.tables.columnar_files import ArrowTable, MemoryTable, ParquetTable, TableSource
 from codauc.data.tables.csv_files import CSVTable
 from codauc.data.tables.encoder import Encoder
 from codauc.data.tables.labels import Integers, Labels
 from codauc.data.tables.packed_rows import Vocabulary
-from codauc.data.tables.row_selection import KeptRows, Mask, NumberedBatches, RowSelection
-from codauc.data.tables.scan import Pass, RowSource, check_count, scan_table, targets_of, texts_of
+from codauc.data.tables.row_selection import (
+    KeptRows,
+    Mask,
+    NumberedBatches,
+    all_rows,
+    chosen_rows,
+    one_of,
+    within,
+)
+from codauc.data.tables.scan import Pass, check_count, scan_table, targets_of, texts_of
 
 _PARQUET, _ARROW, _CSV = (
     (".parquet", ".pq"),
@@ -37,20 +44,21 @@ TABLES = (*_CSV, *_PARQUET, *_ARROW, ".npy", ".npz")
 _whole_files: WeakValueDictionary[tuple[Any, ...], KeptRows] = WeakValueDictionary()
 
 
-class FromTable(RowSource):
+class FromTable:
     """A file or frame with named columns."""
 
     def __init__(self, table: TableSource, options: TableRequest) -> None:
         self.table, self.path, self.options = table, table.path, options
         self.columns = columns = columns_of(table, options)
-        named = [*columns.numbers, *columns.categories, columns.target, options.silo]
-        self.size = table.blocks or table.bytes
-        self._used = list(dict.fromkeys(name for name in named if name is not None))
+        named = [*columns.inputs_and_target, *([options.silo] if options.silo else [])]
+        self.size: Any = table.blocks or table.bytes  # differs where workers have other data
+        self.shape: tuple[int, ...] = ()  # of an image
+        self._used = list(dict.fromkeys(named))
         self._whole: KeptRows | None = None  # all rows of the file
         self._later: KeptRows | None = None  # those of the parts that are read next
 
     def targets(self) -> tuple[Labels, Tensor]:
-        """From the column of the target alone."""
+        """The labels of all rows: what they are, and which each row has."""
         name, codes = str(self.columns.target), []
         labels = Labels(self.path, name)
         for rows, batch in self._column(name):
@@ -59,7 +67,7 @@ class FromTable(RowSource):
         return labels, torch.cat(codes)
 
     def silos(self, name: str) -> Integers:
-        """From the column of the silos alone."""
+        """To which silo each row belongs, in the order of the silos' names."""
         found, codes = Vocabulary(), []
         for rows, batch in self._column(name):
             values, which = texts_of(batch.column(0))
@@ -76,11 +84,11 @@ class FromTable(RowSource):
     def _column(self, name: str) -> NumberedBatches:
         """All rows of one column; a small file without blocks is kept for the passes to come."""
         if self.table.blocks is not None or self.table.bytes > self.options.memory:
-            return RowSelection(self.table).read([name])
+            return all_rows(self.table, [name])
         self._whole = self._whole or _whole_files.get(self._key())
         if self._whole is None:
             whole = KeptRows(self.options.memory, self.options.folder)
-            for rows, batch in RowSelection(self.table).read(self._used):
+            for rows, batch in all_rows(self.table, self._used):
                 whole.add(rows, batch)
             self._whole = _whole_files[self._key()] = whole
         return self._whole.read([name])
@@ -91,47 +99,43 @@ class FromTable(RowSource):
         return self.path, status.st_mtime_ns, status.st_size, tuple(self._used), kinds
 
     def even(self, rank: int, workers: int, encoder: Encoder | None) -> Pass:
-        """Blocks of its own if the file is large and has enough, else a row of each `workers`."""
+        """The pass over an even share.
+
+        It is blocks of its own if the file is large and has enough, else one of `workers` rows.
+        """
         blocks, seed = self.table.blocks, self.options.seed
         if blocks is not None:
             check_count(self.path, sum(blocks), workers)
         if blocks is not None and self.table.bytes > LARGE and len(blocks) >= workers:
-            return scan_table(
-                RowSelection(self.table, block_shards(blocks, workers, seed)[rank]),
-                self.columns,
-                self.options,
-                encoder,
-            )
-
-        def mask(rows: Integers) -> Any:
-            return dealt(int(rows[0]), len(rows), workers, seed) == rank
-
-        return scan_table(
-            RowSelection(self.table, mask=mask if workers > 1 else None),
-            self.columns,
-            self.options,
-            encoder,
+            return self._pass(within(block_shards(blocks, workers, seed)[rank]), encoder)
+        return self._pass(
+            lambda rows: dealt(int(rows[0]), len(rows), workers, seed) == rank, encoder
         )
 
     def some(
         self, rows: Tensor | None, encoder: Encoder | None, later: Tensor | None = None
     ) -> Pass:
-        """Whatever blocks they are in."""
-        mask = None if rows is None else _one_of(rows)
+        """The pass over the rows of these numbers, or over all.
+
+        It also reads the rows `later`, and keeps them for passes to come.
+        """
+        return self._pass(None if rows is None else one_of(rows), encoder, later)
+
+    def _pass(
+        self, mask: Mask | None, encoder: Encoder | None, later: Tensor | None = None
+    ) -> Pass:
         kept, aside = self._whole or self._later, None
         if kept is None and later is not None:
             self._later = KeptRows(self.options.memory, self.options.folder)
-            aside = _one_of(later), self._later
-        return scan_table(
-            RowSelection(self.table, None, mask, kept, aside), self.columns, self.options, encoder
-        )
+            aside = one_of(later), self._later
+        masks = [] if mask is None else [mask, *([] if aside is None else [aside[0]])]
+        columns = self.columns.inputs_and_target
+        batches = kept.read(columns) if kept else all_rows(self.table, columns, masks)
+        chosen = chosen_rows(batches, mask, aside)
+        return scan_table(self.table, chosen, self.columns, self.options, encoder)
 
 
-def _one_of(rows: Tensor) -> Mask:
-    """Whether a row is one of these."""
-    chosen = np.zeros(int(rows.max()) + 2 if len(rows) else 1, bool)
-    chosen[rows.numpy()] = True
-    return lambda numbers: chosen[np.minimum(numbers, len(chosen) - 1)]
+RowSource = FromTable | FromArray  # of which a worker reads a share
 
 
 def open_table(path: Path, known: dict[str, str]) -> TableSource:
@@ -246,9 +250,3 @@ def _npz(path: Path, options: TableRequest) -> tuple[Array, tuple[str, Array] | 
             "of features."
         )
     return next(iter(arrays.values())), labels
-
-
-def label_summary(labels: Labels) -> Summary:
-    """What labels alone tell."""
-    counts = labels.values.as_counts()
-    return Summary(sum(counts.values()), Moments(0), [], counts)
