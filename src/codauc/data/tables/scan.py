@@ -64,7 +64,7 @@ def scan_table(
         rows.append(torch.from_numpy(numbers))
         fingerprint += _pack(path, batch, numbers, columns, packer, known)
         if labels is not None and target is not None:
-            found = targets_of(path, target, table.kinds[target], batch.column(target), numbers)
+            found = targets_of(path, target, batch.column(target), numbers)
             codes.append(short(labels.add(*found)))
         if request.progress is not None:
             request.progress(packer.rows)
@@ -167,41 +167,18 @@ def texts_of(column: Any, numeric: bool = False) -> tuple[list[Value], Integers]
     return [*values, None], which
 
 
-def targets_of(
-    path: str, name: str, kind: str, column: Any, rows: Integers
-) -> tuple[list[Any], Integers]:
+def targets_of(path: str, name: str, column: Any, rows: Integers) -> tuple[list[Value], Integers]:
     """The different values of a target, and which each row has; all are there."""
-    pa = arrow()
-    if pa.types.is_dictionary(column.type):
+    if arrow().types.is_dictionary(column.type):
         column = column.dictionary_decode()
-    missing = _missing(column)
-    values: list[Any]
-    if kind == "number":
-        values, which = _numeric_labels(column)
-        missing |= np.array([value != value for value in values], bool)[which]
-    else:
-        values, which = texts_of(column)
-        none = [value is None or str(value).lower() == "nan" for value in values]
-        missing |= np.array(none)[which]
+    values, which = texts_of(column)
+    missing = np.array([value is None or str(value).lower() == "nan" for value in values])[which]
     if missing.any():
         raise ValueError(
             f"{path}, column {name!r}, row {int(rows[missing.argmax()])}: the label is missing; "
             "expected one in every row: fill it in, or leave the row out."
         )
-    used, which = np.unique(which, return_inverse=True)
-    return [values[i] for i in used], which
-
-
-def _numeric_labels(column: Any) -> tuple[list[Any], Integers]:
-    """The different values of a column of numbers or truth, exactly, and which each row has."""
-    pa = arrow()
-    if pa.types.is_integer(column.type) and not column.null_count:
-        found, which = np.unique(column.to_numpy(zero_copy_only=False), return_inverse=True)
-        return found.tolist(), which
-    found, which = np.unique(_as_floats(column), return_inverse=True)
-    if pa.types.is_boolean(column.type):
-        return [value if value != value else bool(value) for value in found.tolist()], which
-    return [float(str(value)) for value in found], which  # of float32 what it is written as
+    return values[:-1], which
 
 
 def _without_nan(path: str, name: str, column: Any, rows: Integers, nan: str) -> Any:

@@ -62,7 +62,7 @@ class FromTable:
         name, codes = str(self.columns.target), []
         labels = Labels(self.path, name)
         for rows, batch in self._column(name):
-            found = targets_of(self.path, name, self.table.kinds[name], batch.column(0), rows)
+            found = targets_of(self.path, name, batch.column(0), rows)
             codes.append(torch.from_numpy(labels.add(*found)))
         return labels, torch.cat(codes)
 
