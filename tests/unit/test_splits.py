@@ -1,6 +1,8 @@
 """Claims about the split into training, validation and test, and about opening any source."""
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from hypothesis import given
@@ -176,6 +178,17 @@ def test_arrays_and_archives_are_told_apart(tmp_path):
     np.savez(tmp_path / "images.npz", x=images, y=y)
     third = opened(source=str(tmp_path / "images.npz"), target="y")
     assert third.network() == ("convnet", {"in_channels": 2})
+
+
+def test_a_folder_of_folders_of_parquet_files_is_a_table(tmp_path):
+    x, y = frame_of(80)
+    for part in range(2):
+        (tmp_path / "all" / str(part)).mkdir(parents=True)
+        rows = slice(40 * part, 40 * part + 40)
+        table = pa.table({"a": x[rows, 0], "y": y[rows]})
+        pq.write_table(table, tmp_path / "all" / str(part) / "a.parquet")
+    data = opened(source=str(tmp_path / "all"), target="y")
+    assert sum(part.samples for part in (data.train, data.validation, data.test)) == 80
 
 
 def test_silos_stay_with_one_worker_in_every_part(tmp_path):

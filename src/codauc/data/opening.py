@@ -47,15 +47,12 @@ def open_data(
     if settings.own:
         settings = replace(settings, source=settings.source.replace("{rank}", str(group.rank)))
     if together(group, lambda: _is_table(settings), "start"):
-        return _open_table(settings, group, seed, progress)
-    for name in ("silo", "own"):
-        if getattr(settings, name):
-            raise ValueError(f"{name} with images: expected a table; leave it out.")
-    return _open_images(settings, group, seed)
-
-
-def _with_watched(settings: DataSettings, found: DataSet) -> DataSet:
-    """The data set, if it has the part that is to be evaluated during training."""
+        found = _open_table(settings, group, seed, progress)
+    elif settings.silo or settings.own:
+        name = "silo" if settings.silo else "own"
+        raise ValueError(f"{name} with images: expected a table; leave it out.")
+    else:
+        found = _open_images(settings, group, seed)
     if settings.watch == "test" and found.test is None:
         raise ValueError(
             f"watch=test: {settings.source} has no test set; expected test or test_fraction."
@@ -147,10 +144,9 @@ def _open_table(
     parts = read_parts(settings.source, request, names, group)
     if settings.test is not None:
         parts["test"] = _own_test(settings, request, parts["train"].encoder, group)
-    found = DataSet.of_table(
+    return DataSet.of_table(
         parts["train"], parts.get("validation"), parts.get("test"), settings.watch
     )
-    return _with_watched(settings, found)
 
 
 def _own_test(
@@ -204,7 +200,7 @@ def _open_images(settings: DataSettings, group: Group, seed: int) -> DataSet:
         test_labels = binary_labels(settings, test.y, classes)
         parts["test"] = part(test, test_labels, torch.arange(len(test_labels)))
     positive = {classes[i] for i in torch.unique(train.y[labels]).tolist()}
-    found = DataSet(
+    return DataSet(
         parts["train"],
         parts.get("validation"),
         parts.get("test"),
@@ -213,7 +209,6 @@ def _open_images(settings: DataSettings, group: Group, seed: int) -> DataSet:
         tuple(as_rows(parts["train"].x).gather(torch.tensor([0])).shape[1:]),
         settings.watch,
     )
-    return _with_watched(settings, found)
 
 
 _being_read: WeakValueDictionary[DataSettings, NamedImages] = WeakValueDictionary()

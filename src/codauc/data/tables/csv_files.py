@@ -48,7 +48,7 @@ class CSVTable(TableSource):
         kinds = {name: kind_of(kind) for name, kind in self._types.items()}
         super().__init__(str(path), kinds, None, path.stat().st_size)
 
-    def read(self, columns: Sequence[str], block: int | None = None) -> Iterator[Batch]:
+    def read(self, columns: Sequence[str], block: int) -> Iterator[Batch]:
         """All rows."""
         del block  # there is one
         pa = arrow()

@@ -75,7 +75,7 @@ def all_rows(
             if not any(mask(rows).any() for mask in masks):
                 start += count
                 continue
-        for batch in table.read(columns, None if count is None else block):
+        for batch in table.read(columns, block):
             if batch.num_rows:
                 yield np.arange(start, start + batch.num_rows), batch
             start += batch.num_rows
