@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import csv
 import os
 import re
 from collections.abc import Iterator, Sequence
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import NamedTuple, TypedDict, Unpack
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from codauc._internal.checks import choice, real, whole
-from codauc._internal.files import regular_file
+from codauc._internal.checks import real, whole
 from codauc._internal.random_streams import generator
 from codauc.data.image_files import ImageFiles
+from codauc.data.tables.column_roles import no_column
+from codauc.data.tables.row_selection import all_rows
+from codauc.data.tables.table_sources import open_table
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
-DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs"}
 
 
 class Scaling(TypedDict, total=False):
@@ -124,10 +124,9 @@ def image_table(
 ) -> tuple[ImageFiles, list[str]]:
     """The images that a CSV file names, and their labels: the texts in the column `target`.
 
-    The table is UTF-8, with a first line of column names, separated by commas, semicolons or tabs:
-    by those that give the two columns, else by those that give the most. Each row is a sample, so
-    a file named twice is two samples. Names in `file_column` are relative to `directory` and may
-    not lead out of it; `suffix`, such as ".png", is added to each. Empty lines are passed over.
+    The file is read as by `read_table`, which also knows Parquet and Arrow. Each row is a sample,
+    so a file named twice is two samples. Names in `file_column` are relative to `directory` and may
+    not lead out of it; `suffix`, such as ".png", is added to each.
     """
     root, names, labels = _directory(directory), list[str](), list[str]()
     path = _path("csv_path", csv_path)
@@ -139,8 +138,6 @@ def image_table(
             raise ValueError(f"{where} has no text in {target!r}: expected a label; give it one.")
         names.append(name + suffix)
         labels.append(label)
-    if not names:
-        raise ValueError(f"{path} has 0 rows: expected at least 1; name the images.")
     return ImageFiles(names, size, root=root, **scaling), labels
 
 
@@ -220,49 +217,16 @@ def _split(count: int, part: float, seed: int) -> tuple[Tensor, Tensor]:
 
 def _table(path: str, file_column: str, target: str) -> Iterator[tuple[str, str, str]]:
     """For each row where it is, for messages, the name of a file and its label."""
-    try:
-        with open(regular_file(path), encoding="utf-8-sig", newline="") as file:
-            delimiter = _delimiter(file.readline(), (file_column, target))
-            file.seek(0)
-            rows = csv.reader(file, delimiter=delimiter, strict=True)
-            header = next(rows, [])
-            places = [_place(path, header, name, delimiter) for name in (file_column, target)]
-            for row in filter(None, rows):
-                where = f"{path}, line {rows.line_num},"
-                if len(row) != len(header):
-                    raise ValueError(
-                        f"{where} has {len(row)} values: expected {len(header)}, one per column; "
-                        f"put values with {DELIMITERS[delimiter]} in quotes."
-                    )
-                yield where, row[places[0]], row[places[1]]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise ValueError(
-            f"{path} cannot be read ({error}): expected a CSV file in UTF-8; correct the path or "
-            "save the table again."
-        ) from error
-
-
-def _delimiter(line: str, columns: Sequence[str]) -> str:
-    """What separates the names in the first line: it gives the most columns asked for, then names.
-
-    >>> _delimiter("file;age, sex, size;y", ["file", "y"]), _delimiter("fiel;y", ["file", "z"])
-    (';', ';')
-    """
-
-    def gives(delimiter: str) -> tuple[int, int]:
-        names = next(csv.reader([line], delimiter=delimiter), [])
-        return sum(column in names for column in columns), len(names)
-
-    return max(DELIMITERS, key=gives)  # of equals the first, commas
-
-
-def _place(path: str, header: list[str], column: str, delimiter: str) -> int:
-    if not header:
-        raise ValueError(f"{path} has no first line: expected one with the names of its columns.")
-    if header.count(column) > 1:
-        raise ValueError(f"{path} has the column {column!r} twice: expected it once; rename one.")
-    hint = "" if delimiter == "," else f", which seems to be separated by {DELIMITERS[delimiter]}"
-    return header.index(choice(f"{path}{hint}: the column", column, tuple(header)))
+    columns = list(dict.fromkeys((file_column, target)))
+    table, row = open_table(Path(path), dict.fromkeys(columns, "category")), 0
+    for column in columns:
+        if column not in table.kinds:
+            raise ValueError(no_column(path, column, list(table.kinds)))
+    for _, batch in all_rows(table, columns):
+        texts = (batch.column(name).to_pylist() for name in (file_column, target))
+        for name, label in zip(*texts, strict=True):
+            yield f"{path}, row {row},", str(name or ""), "" if label is None else str(label)
+            row += 1
 
 
 def _inside(root: str, name: str, where: str) -> None:

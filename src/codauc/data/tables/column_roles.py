@@ -103,6 +103,11 @@ def columns_of(table: TableSource, options: TableRequest) -> Columns:
 
 
 def _usable(path: str, used: dict[str, str], out: set[Any]) -> None:
+    if "" in used:
+        raise ValueError(
+            f"{path} has a column without a name: expected a name for each; if it is a frame's row "
+            "number, save it with index=False."
+        )
     for name, kind in used.items():
         if kind not in ("number", "time", "category", "null"):
             raise ValueError(

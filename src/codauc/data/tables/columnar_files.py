@@ -216,15 +216,10 @@ def kind_of(kind: Any) -> str:
 
 
 def check_names(names: Sequence[str], path: Path | str) -> None:
-    """Raise where a name is missing or comes twice."""
+    """Raise where a name comes twice."""
     twice = next((name for i, name in enumerate(names) if name in names[:i]), None)
     if twice is not None:
         raise ValueError(f"{path} has two columns {twice!r}: expected names that differ.")
-    if "" in names:
-        raise ValueError(
-            f"{path} has a column without a name, the {names.index('') + 1}. of {len(names)}: "
-            "expected a name for each; if it is a frame's row number, save it with index=False."
-        )
 
 
 def _parquet_files(folder: Path) -> list[Path]:

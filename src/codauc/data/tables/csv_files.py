@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import codecs
+import csv
 import gzip
 import io
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from itertools import product
 from pathlib import Path
@@ -35,7 +36,7 @@ class CSVTable(TableSource):
         self._path, self._one_column = path, False
         with readable(path, "CSV"):
             head = _head(path)
-            self._delimiter = _delimiter(path, head)
+            self._delimiter = _delimiter(path, head, known)
             names = self._stream([], head=head).schema.names
             check_names(names, path)
             self._one_column = len(names) == 1
@@ -160,11 +161,13 @@ def _head(path: Path) -> bytes:
         return file.read(2 * _SAMPLE)
 
 
-def _delimiter(path: Path, head: bytes) -> str:
-    """What stands between the names in the first line."""
+def _delimiter(path: Path, head: bytes, known: Collection[str]) -> str:
+    """What stands between the names in the first line: it gives most known names, then most."""
     line = re.split(rb"[\r\n]", head[:_SAMPLE], maxsplit=1)[0]
     try:
-        names = codecs.getincrementaldecoder("utf-8-sig")().decode(line)  # it may be cut off
-    except UnicodeDecodeError as error:
+        text = codecs.getincrementaldecoder("utf-8-sig")().decode(line)  # it may be cut off
+        rows = {mark: next(csv.reader([text], delimiter=mark), []) for mark in ",;\t"}
+    except (UnicodeDecodeError, csv.Error) as error:
         raise ValueError(f"{path} is not UTF-8 text: save it as UTF-8 ({error}).") from error
-    return max(",;\t", key=names.count)
+    # of equals the first, commas
+    return max(rows, key=lambda mark: (len(set(known) & set(rows[mark])), len(rows[mark])))

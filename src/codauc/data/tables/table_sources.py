@@ -145,6 +145,8 @@ def open_table(path: Path, known: dict[str, str]) -> TableSource:
     """
     if not path.exists():
         raise ValueError(f"{path} does not exist: expected a CSV, Parquet or Arrow file.")
+    if not path.is_dir():
+        regular_file(path)
     suffixes = [suffix.lower() for suffix in path.suffixes[-2:]] or [""]
     if path.is_dir() or suffixes[-1] in _PARQUET:
         return ParquetTable(path)
