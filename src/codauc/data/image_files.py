@@ -152,7 +152,7 @@ def _by_channel(name: str, value: Any, usual: tuple[float, ...]) -> tuple[float,
     values = list(value) if isinstance(value, Iterable) else [value] * len(usual)
     if len(values) != len(usual):
         raise ValueError(
-            f"{name}={value!r}: expected {len(usual)} numbers, one a channel; or give one for all."
+            f"{name}={value!r}: expected {len(usual)} numbers, one per channel, or one."
         )
     above = 0 if name == "std" else -np.inf
     remedy = "it applies to pixels from 0 to 1"

@@ -71,8 +71,8 @@ def binary_labels(settings: DataSettings, y: Tensor, classes: list[str]) -> Tens
         return y < len(classes) // 2
     if not settings.positive:
         raise ValueError(
-            f"{settings.source} has the classes {listed(classes)}: expected to be told which are "
-            "positive; give positive=NAME[,NAME...], or half for the first half of them."
+            f"{settings.source} has the classes {listed(classes)}: expected the positive "
+            "ones by name; give positive=NAME[,NAME...], or half for the first half of them."
         )
     for name in settings.positive:
         if name not in classes:

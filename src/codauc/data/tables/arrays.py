@@ -154,7 +154,7 @@ def _check_array(path: str, array: Array, labels: tuple[str, Array] | None) -> N
     if labels is not None and labels[1].shape != (len(array),):
         raise ValueError(
             f"{path} has {len(array)} rows and the labels the shape {list(labels[1].shape)}: "
-            "expected one label a row."
+            "expected one label per row."
         )
 
 

@@ -159,7 +159,7 @@ def _with_labels(table: Any, name: str, labels: Any) -> Any:
     if len(labels) != table.num_rows:
         raise ValueError(
             f"the table has {table.num_rows} rows and the target {len(labels)} labels: expected "
-            "one label a row."
+            "one label per row."
         )
     plain = labels if hasattr(labels, "name") else np.asarray(labels)
     return table.append_column(name, pa.array(plain))

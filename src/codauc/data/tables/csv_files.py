@@ -25,7 +25,7 @@ from codauc.data.tables.columnar_files import (
 
 _TRUE, _FALSE = ["true", "True", "TRUE"], ["false", "False", "FALSE"]
 _EMPTY = ["", "NA", "N/A", "#N/A", "null", "NULL"]  # texts of a CSV that are missing values
-_SAMPLE = 1 << 20  # bytes of a CSV from which it is told which columns are numbers
+_SAMPLE = 1 << 20  # bytes of a CSV that show which columns are numbers
 _MOSTLY = 0.9  # the share of numbers from which on a text among them is a mistake
 
 
@@ -129,7 +129,7 @@ def _type(column: Any, known: str | None) -> Any:
         kind = pa.timestamp(unit, zone)
         if sum(_fits(value, kind) for value in values[:200]) >= _MOSTLY * len(values[:200]):
             return kind
-    # of a column that was numbers the text is found, and told, when it is read
+    # of a column that was numbers the text is found and reported when it is read
     return pa.string() if known is None else pa.float64()
 
 

@@ -102,7 +102,7 @@ def resolve(path: str, name: str, counts: Mapping[Any, int], positive: Any) -> T
     if chosen is None:
         raise ValueError(
             f"{path}, column {name!r}: got {len(values)} values, {_shown(counts)}, expected 0 and "
-            f"1, or to be told which are positive: say for example positive={_rarest(counts)!r}."
+            f"1, or the positive ones by name: say for example positive={_rarest(counts)!r}."
         )
     negative = tuple(value for value in values if value not in chosen)
     if not negative:

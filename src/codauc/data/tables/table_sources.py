@@ -183,7 +183,7 @@ def _file(source: str | os.PathLike[str]) -> Path:
 
 
 def _known_kinds(options: TableRequest) -> dict[str, str]:
-    """What columns are, where that need not be told from their values."""
+    """What columns are, where that need not be found from their values."""
     kinds = dict.fromkeys(options.categories, "category")
     encoder = options.encoder
     if encoder is not None:
@@ -223,7 +223,7 @@ def _from_frame(frame: Any, options: TableRequest) -> RowSource:
         return FromTable(MemoryTable(frame), _with_target("the table", options))
     if not hasattr(target, "__len__"):
         raise ValueError(
-            f"target={target!r}: expected the name of a column, a text, or one label a row."
+            f"target={target!r}: expected the name of a column, a text, or one label per row."
         )
     name = str(getattr(target, "name", None) or "target")
     table = MemoryTable(frame, labels=(name, target))
