@@ -116,6 +116,19 @@ def test_image_folders_are_split_by_class(folder):
     assert data.shape == (3, 8, 8)
 
 
+def test_classes_of_images_are_named_as_labels_of_tables_are(tmp_path):
+    for label in ("False", "True"):
+        for i in range(8):
+            image(tmp_path / label / f"{i}.png", i)
+    for positive in ((), ("True",)):
+        data = opened(source=str(tmp_path), positive=positive, image_size=8)
+        assert (data.positive, data.negative) == (("True",), ("False",))
+    with pytest.raises(ValueError, match="positive='tru' is no value of .*did you mean 'true'"):
+        opened(source=str(tmp_path), positive=("tru",), image_size=8)
+    with pytest.raises(ValueError, match="names every value of .*the classes"):
+        opened(source=str(tmp_path), positive=("True", "False"), image_size=8)
+
+
 def test_train_and_test_folders_are_taken_as_they_are(folder, tmp_path):
     root = tmp_path / "root"
     root.mkdir()

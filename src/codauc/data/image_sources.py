@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +26,8 @@ from codauc.data.standard_images import (
     read_mnist,
     scaled,
 )
+from codauc.data.tables.encoder import Target
+from codauc.data.tables.labels import label, positives_of, resolve
 from codauc.data.tables.table_sources import TABLES
 
 SAMPLE = "fashion-tiny"  # comes with the package
@@ -55,41 +56,21 @@ class NamedImages:
 
 def known_labels(settings: DataSettings, y: Tensor, classes: list[str]) -> Tensor | None:
     """By the classes of training; None where there are none."""
-    known = (*settings.positive, *settings.negative)
-    strange = sorted(set(classes) - set(known))
-    if strange and settings.negative:
-        raise ValueError(
-            f"{settings.source} has the classes {listed(strange)}: expected those of training, "
-            f"{listed(known)}."
-        )
-    return _positive(settings, y, classes) if classes else None
+    known = [tuple(map(label, names)) for names in (settings.positive, settings.negative)]
+    positive = None if settings.negative else settings.positive
+    where, names = f"{settings.source}, the classes", [label(name) for name in classes]
+    flags = positives_of(where, Target("class", *known), names, positive)
+    return torch.tensor(flags)[y] if classes else None
 
 
 def binary_labels(settings: DataSettings, y: Tensor, classes: list[str]) -> Tensor:
     """Which labels are positive."""
     if settings.positive == ("half",):
         return y < len(classes) // 2
-    if not settings.positive:
-        raise ValueError(
-            f"{settings.source} has the classes {listed(classes)}: expected the positive "
-            "ones by name; give positive=NAME[,NAME...], or half for the first half of them."
-        )
-    for name in settings.positive:
-        if name not in classes:
-            near = difflib.get_close_matches(name, classes, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else "choose from them."
-            raise ValueError(
-                f"positive={name!r}: {settings.source} has the classes {listed(classes)}; {hint}"
-            )
-    if set(classes) <= set(settings.positive):
-        raise ValueError(
-            f"positive names every class of {settings.source}: expected some negative."
-        )
-    return _positive(settings, y, classes)
-
-
-def _positive(settings: DataSettings, y: Tensor, classes: list[str]) -> Tensor:
-    return torch.tensor([name in settings.positive for name in classes])[y]
+    where, names = f"{settings.source}, the classes", [label(name) for name in classes]
+    counts = dict(zip(names, y.bincount(minlength=len(names)).tolist(), strict=True))
+    target = resolve(where, "class", counts, settings.positive or None)
+    return torch.tensor([name in target.positive for name in names])[y]
 
 
 def read_images(settings: DataSettings, *, labelled: bool = True) -> NamedImages:

@@ -224,7 +224,7 @@ def _labels(opened: RowSource, group: Group, request: TableRequest) -> Tensor:
 
 def _positive(opened: RowSource, target: Target, labels: Labels, positive: Any) -> Tensor:
     """Which of the labels, by their codes, are positive."""
-    return torch.tensor(positives_of(opened.path, target, labels.texts(), positive))
+    return torch.tensor(positives_of(_where(opened), target, labels.texts(), positive))
 
 
 def _target(
@@ -235,7 +235,11 @@ def _target(
     counts: Counter[Value] = Counter()
     for summary in summaries:
         counts.update(summary.targets)
-    return resolve(opened.path, str(opened.columns.target), counts, positive)
+    return resolve(_where(opened), str(opened.columns.target), counts, positive)
+
+
+def _where(opened: RowSource) -> str:
+    return f"{opened.path}, column {opened.columns.target!r}"
 
 
 def _finished(
