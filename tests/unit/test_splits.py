@@ -123,9 +123,9 @@ def test_classes_of_images_are_named_as_labels_of_tables_are(tmp_path):
     for positive in ((), ("True",)):
         data = opened(source=str(tmp_path), positive=positive, image_size=8)
         assert (data.positive, data.negative) == (("True",), ("False",))
-    with pytest.raises(ValueError, match="positive='tru' is no value of .*did you mean 'true'"):
+    with pytest.raises(ValueError, match=r"positive='tru' is no value of .*did you mean 'true'"):
         opened(source=str(tmp_path), positive=("tru",), image_size=8)
-    with pytest.raises(ValueError, match="names every value of .*the classes"):
+    with pytest.raises(ValueError, match=r"names every value of .*the classes"):
         opened(source=str(tmp_path), positive=("True", "False"), image_size=8)
 
 
