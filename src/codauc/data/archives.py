@@ -122,7 +122,8 @@ def _members(path: Path, forms: Sequence[Form]) -> tuple[list[str], dict[str, Fi
         while block := stream.read(tarfile.BLOCKSIZE).rstrip(b"\0"):
             block = block.ljust(tarfile.BLOCKSIZE, b"\0")
             member = tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
-            end = stream.tell() - -member.size // tarfile.BLOCKSIZE * tarfile.BLOCKSIZE
+            blocks = -(-member.size // tarfile.BLOCKSIZE)
+            end = stream.tell() + blocks * tarfile.BLOCKSIZE
             _check_size(end)
             entries += 1
             if member.size < 0 or entries > _MOST_MEMBERS:

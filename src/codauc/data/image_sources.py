@@ -171,8 +171,9 @@ def _folders(settings: DataSettings, path: Path, *, labelled: bool) -> NamedImag
     if (path / "train").is_dir():
         root = path / "train"
         tests += [path / name for name in _TESTS if (path / name).is_dir()]
+    found = image_folder(root, size, **scaling)
     test = image_folder(tests[0], size, **scaling) if tests else None
-    return _named(image_folder(root, size, **scaling), str(root), test, str(*tests[:1]))
+    return _named(found, str(root), test, str(tests[0]) if tests else "")
 
 
 def _image_table(settings: DataSettings, *, labelled: bool) -> NamedImages:

@@ -177,13 +177,13 @@ def scaled(train: Pixels, test: Pixels) -> Images:
     mean = shares @ levels
     std = np.sqrt((shares * (levels - mean[:, None]) ** 2).sum(1))
     std[std == 0] = 1.0
-    found: list[Tensor] = []
-    for pixels in (train, test):
-        x = torch.from_numpy(pixels.values.astype(np.float32, order="C"))
-        for scale, change in ((mean, x.sub_), (std, x.div_)):
-            change(torch.from_numpy(scale).float().view(-1, 1, 1))
-        found += [x, torch.from_numpy(pixels.labels)]
-    return Images(*found)
+    centre, spread = (torch.from_numpy(part).float().view(-1, 1, 1) for part in (mean, std))
+    train_x, test_x = (
+        torch.from_numpy(pixels.values.astype(np.float32, order="C")).sub_(centre).div_(spread)
+        for pixels in (train, test)
+    )
+    train_y, test_y = (torch.from_numpy(pixels.labels) for pixels in (train, test))
+    return Images(train_x, train_y, test_x, test_y)
 
 
 class Cifar(NamedTuple):
