@@ -266,7 +266,6 @@ PRIVATE_OF_LIBRARIES = {
     "_is_tracing": "torch: whether it traces",
     "_profiler_enabled": "torch: whether it profiles",
     "_set_pg_timeout": "torch: the name before set_timeout was public",
-    "_Unpickler": "pickle: its form written in Python, whose steps can be chosen",
     "_actions": "argparse: the options of a parser",
     "_SubParsersAction": "argparse: the commands of a parser",
     "_children": "multiprocessing: active_children() would reap them",

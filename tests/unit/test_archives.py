@@ -17,7 +17,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from codauc.data import archives, cifar, pickle_reader
+from codauc.data import archives, pickle_reader, standard_images
 from codauc.data.binary_labels import binarise
 from codauc.data.pickle_reader import unpickled
 from codauc.data.standard_images import cifar10, cifar100, fashion_mnist, fashion_tiny, mnist
@@ -32,6 +32,8 @@ many = settings(
 def python_2(value):
     """The steps by which Python 2 writes a value at protocol 2, without memo."""
     match value:
+        case None:
+            return MADE
         case bytes():
             size = len(value)
             return (b"U%c" % size if size < 256 else b"T" + struct.pack("<i", size)) + value
@@ -166,42 +168,13 @@ def test_nothing_is_unpacked_to_the_disk(small, tmp_path, monkeypatch):
     assert [path.name for path in tmp_path.rglob("*")] == [tarball]
 
 
-@pytest.mark.parametrize("protocol", range(6))
-@pytest.mark.parametrize("text", [bytes, bytes.decode])
 @pytest.mark.parametrize("order", ["C", "F"])
-def test_pickles_of_every_protocol_are_read(protocol, text, order):
-    values = np.asarray(np.arange(300, dtype=np.uint8).reshape(3, 100), order=order)
-    batch = {text(b"data"): values, text(b"labels"): [0, -1, 70_000, 2**40, True], text(b"no"): b""}
-    found = unpickled("file", pickle.dumps(batch, protocol), "again")
-    assert found.pop("data").tolist() == values.tolist()
-    assert found == {"labels": [0, -1, 70_000, 2**40, True], "no": b""}
-
-
-@pytest.mark.parametrize("dtype", ["i1", "<i2", "<u4", "<i8", ">i8"])
-def test_arrays_of_every_kind_of_integer_are_read(dtype):
-    values = np.arange(6).astype(dtype).reshape(2, 3)
-    for protocol in range(6):
-        found = unpickled("file", pickle.dumps({"x": values}, protocol), "again")["x"]
-        assert found.dtype == values.dtype
-        assert (found == values).all()
-
-
-def test_pickles_of_python_2_in_its_text_protocol_are_read():
-    written = b"(dp0\nS'it\\'s'\np1\n(lp2\nI01\naI7\naL8L\nas"
-    written += b"S\"\\xff\\n\\\\\"\np3\nV\\u20ac\np4\nsS'k'\ng2\ns."
-    assert unpickled("file", written, "again") == {
-        "it's": [True, 7, 8],
-        "\xff\n\\": "\u20ac",
-        "k": [True, 7, 8],
-    }
-
-
-def test_labels_as_an_array_are_labels(tmp_path):
-    contents = files(10, "python")
-    batch = batches(10)["test_batch"]
-    batch[b"labels"] = np.array(batch[b"labels"])
-    changed = {**contents, "cifar-10-batches-py/test_batch": pickle.dumps(batch, 2)}
-    assert same(cifar10(lay(tmp_path / "1", contents)), cifar10(lay(tmp_path / "2", changed)))
+def test_arrays_in_either_order_are_read(order):
+    values = np.arange(6, dtype=np.uint8).reshape(2, 3)
+    written = as_python_2({b"x": values}).replace(values.tobytes(), values.tobytes(order))
+    if order == "F":
+        written = written.replace(b"tb\x89", b"tb\x88")
+    assert unpickled("file", written, "again")["x"].tolist() == values.tolist()
 
 
 class Runs:
@@ -228,21 +201,17 @@ def attack(body):
 
 
 ATTACKS = {
-    "os.system": (attack(SYSTEM + TOUCH + b"\x85R"), "'os' 'system'"),
+    "os.system": (attack(SYSTEM + TOUCH + b"\x85R"), "asks for 'os system'"),
     "name in parts": (
         attack(b"\x8c\x02os\x94\x8c\x06system\x94\x93" + TOUCH + b"\x85R"),
-        "'os' 'sys",
+        "step SHORT_BINUNICODE",
     ),
-    "names from memo": (attack(b"\x8c\x06system\x940\x8c\x02osq\x01h\x01h\x00\x93"), "step POP"),
-    "names recalled": (
-        attack(b"]\x8c\x06system\x94a\x8c\x02osq\x01h\x01h\x00\x93"),
-        "'os' 'system'",
-    ),
-    "eval": (attack(b"cbuiltins\neval\n" + TOUCH + b"\x85R"), "'builtins' 'eval'"),
-    "dotted name": (attack(b"\x8c\x05numpy\x8c\x0fdtype.__class__\x93"), "dtype.__class__"),
+    "names from memo": (attack(b"U\x06systemq\x000U\x02osq\x01h\x01h\x00\x93"), "step POP"),
+    "eval": (attack(b"cbuiltins\neval\n" + TOUCH + b"\x85R"), "asks for 'builtins eval'"),
+    "dotted name": (attack(b"cnumpy\ndtype.__class__\n"), "dtype.__class__"),
     "numpy attribute": (attack(b"cnumpy.core.multiarray\nfromfile\n"), "fromfile"),
     "numpy's f2py": (attack(b"cnumpy.testing._private.utils\nrunstring\n"), "runstring"),
-    "bytes as names": (attack(b"U\x05numpyU\x07ndarray\x93"), "STACK_GLOBAL requires str"),
+    "bytes as names": (attack(b"U\x05numpyU\x07ndarray\x93"), "step STACK_GLOBAL"),
     "INST": (attack(b"(" + TOUCH + b"ios\nsystem\n"), "step INST"),
     "OBJ": (attack(b"(cnumpy\nndarray\n" + TOUCH + b"o"), "step OBJ"),
     "NEWOBJ": (attack(b"cnumpy\nndarray\n)\x81"), "step NEWOBJ"),
@@ -251,48 +220,40 @@ ATTACKS = {
     "PERSID": (attack(b"Ptouch\n"), "step PERSID"),
     "BINPERSID": (attack(TOUCH + b"Q"), "step BINPERSID"),
     "NEXT_BUFFER": (attack(b"\x97"), "step NEXT_BUFFER"),
-    "unknown step": (attack(b"\xff"), "step b'\\\\xff'"),
-    "a call of text": (attack(b"U\x02os)R"), "calls a bytes"),
-    "ndarray()": (attack(b"cnumpy\nndarray\n)R"), "calls ndarray in an unknown way"),
-    "a call with a list": (attack(b"cnumpy\nndarray\n]R"), "calls ndarray with a list"),
-    "bytes(10**9)": (attack(b"c__builtin__\nbytes\nJ\x00\x00\x00\x10\x85R"), "calls bytes"),
-    "encode with rot13": (attack(ENCODE + b"X\x01\0\0\0aX\x05\0\0\0rot13\x86R"), "calls encode"),
-    "encode of bytes": (attack(ENCODE + b"U\x01aX\x06\0\0\0latin1\x86R"), "calls encode"),
-    "encode beyond latin1": (attack(ENCODE + b"V\\u20ac\nX\x06\0\0\0latin1\x86R"), "is damaged"),
+    "unknown step": (attack(b"\xff"), "step '\xff'"),
+    "a call of text": (attack(b"U\x02os)R"), "calls a str"),
+    "ndarray()": (attack(b"cnumpy\nndarray\n)R"), "calls numpy ndarray in an unknown way"),
+    "a call with a list": (attack(b"cnumpy\nndarray\n]R"), "calls numpy ndarray in an unknown way"),
+    "bytes(10**9)": (attack(b"c__builtin__\nbytes\nJ\x00\x00\x00\x10\x85R"), "asks for '__b"),
+    "encode with rot13": (attack(b"c_codecs\nencode\n"), "asks for '_codecs encode'"),
     "BUILD a dict": (attack(b"}}b"), "builds a dict"),
     "BUILD from a dict": (attack(MADE + b"}b"), "builds a _Array in an unknown way"),
     "BUILD a name": (attack(b"cnumpy\ndtype\n}b"), "builds a _Name"),
     "array of objects": (
         attack(MADE + b"(K\x01K\x01\x85" + KIND % b"O8" + b"\x89U\x0812345678tb"),
-        "not of integers",
+        "calls numpy dtype in an unknown way",
     ),
     "array beyond its bytes": (
-        attack(MADE + b"(K\x01J\xff\xff\xff\x7f\x85" + BYTES + b"\x89U\x011tb"),
+        attack(MADE + b"(K\x01J\xff\xff\xff\x7fK\x01\x86" + BYTES + b"\x89U\x011tb"),
         "in 1 bytes",
     ),
     "array of negative size": (
-        attack(MADE + b"(K\x01" + MINUS_1 + b"\x85" + BYTES + b"\x89U\x011tb"),
-        "impossible shape",
+        attack(MADE + b"(K\x01" + MINUS_1 + b"K\x01\x86" + BYTES + b"\x89U\x011tb"),
+        "array of -1 x 1 in 1 bytes",
     ),
-    "array of text": (
-        attack(MADE + b"(K\x01K\x01\x85" + BYTES + b"\x89X\x01\0\0\0atb"),
-        "unknown way",
+    "array of one dimension": (
+        attack(MADE + b"(K\x01K\x01\x85" + BYTES + b"\x89U\x01atb"),
+        "builds a _Array in an unknown way",
     ),
-    "array left empty": (attack(MADE), "without contents"),
-    "tuples as keys": (b"})Ns.", "in place of text"),
+    "tuples as keys": (b"})Ns.", "not all texts"),
     "a list": (b"].", "holds a list"),
-    "append to text": (b"U\x01aNa.", "is damaged .*bytes.* no attribute 'append'"),
-    "no mark": (b"e.", "is damaged .pop from empty list"),
-    "below the mark": (b"](Na.", "is damaged .list index out of range"),
-    "no value": (b".", "is damaged .pop from empty list"),
-    "no memo": (b"h\x07.", "is damaged .Memo value not found at index 7"),
+    "append to text": (b"U\x01aNa.", "do not fit each other"),
+    "no mark": (b"e.", "do not fit each other"),
+    "below the mark": (b"](Na.", "holds a list"),
+    "no value": (b".", "do not fit each other"),
+    "no memo": (b"h\x07.", "do not fit each other"),
     "no end": (b"}", "ends too early"),
-    "a length beyond the file": (b"T\xff\xff\xff\x7fab", "ends too early"),
-    "a length of 2**64": (b"\x8e" + b"\xff" * 8, "is damaged .BINBYTES8 exceeds"),
-    "a long integer": (b"\x8a\x09" + bytes(9), "ends too early"),
-    "many digits": (b"I" + b"9" * 5000 + b"\n.", "is damaged"),
-    "escapes": (b"S'\\q'\n.", "unknown escape"),
-    "no quotes": (b"Sa\n.", "without quotes"),
+    "a length beyond the file": (b"T\xff\xff\xff\x7fab", "expected 2147483647 bytes"),
 }
 
 
@@ -322,7 +283,7 @@ def test_a_malicious_pickle_leaves_no_mark(protocol, packed, tmp_path):
         contents["cifar-10-batches-py/data_batch_1"] = pickle.dumps(batch, protocol)
         path = tar(tmp_path / "a.tar.gz", contents) if packed else lay(tmp_path / "a", contents)
         with pytest.raises(
-            ValueError, match=r"data_batch_1 asks for .*nothing in the file was run"
+            ValueError, match=r"data_batch_1 cannot be read .*nothing in the file was run"
         ):
             cifar10(path)
     assert not marker.exists()
@@ -332,41 +293,25 @@ MEANS = ("INST", "OBJ", "NEWOBJ", "NEWOBJ_EX", "EXT1", "EXT2", "EXT4", "PERSID",
 
 
 def test_no_step_can_make_an_instance_and_no_name_is_more_than_a_text():
-    """Of Python's own steps those that import, call or set attributes are replaced or refused."""
-    steps, pythons = pickle_reader._PlainUnpickler.dispatch, pickle._Unpickler.dispatch
-    assert not {getattr(pickle, name)[0] for name in MEANS} & set(steps)
-    replaced = {"REDUCE", "BUILD", "DICT", "SETITEM", "SETITEMS", "FRAME", "BYTEARRAY8"}
-    for name in replaced:
-        assert steps[getattr(pickle, name)[0]] is not pythons[getattr(pickle, name)[0]]
-    machine = pickle_reader._PlainUnpickler(pickle_reader._File(b""), 0)
+    assert not set(MEANS) & set(pickle_reader._STEPS)
+    machine = pickle_reader._Machine()
     for name in pickle_reader._NAMES:
-        found = machine.find_class(*name)
-        assert isinstance(found, str)
-        assert not callable(found)
+        machine.name(name)
+        assert isinstance(machine.stack[-1], str)
+        assert not callable(machine.stack[-1])
 
 
-def test_every_step_after_every_known_name_imports_and_calls_nothing(monkeypatch):
+def test_every_step_after_every_known_name_gives_nothing_but_value_errors():
     """All 256 letters, with the name alone and with arguments of several kinds."""
-
-    def ran(*_, **__):
-        raise AssertionError("something in the file was run")
-
-    monkeypatch.setattr(pickle._Unpickler, "find_class", ran)
-    monkeypatch.setattr(pickle, "_getattribute", ran)
     after = (b"", b")", b"}", b"]", TOUCH + b"\x85", b"N}\x86", b"}" + TOUCH + b"Ns")
-    for (module, name), step, more in product(pickle_reader._NAMES, range(256), after):
-        body = b"(c%s\n%s\n" % (module.encode(), name.encode()) + more + bytes([step])
+    for name, step, more in product(pickle_reader._NAMES, range(256), after):
+        body = b"(c%s\n" % name.encode().replace(b" ", b"\n") + more + bytes([step])
         only_value_errors(unpickled, "file", attack(body + bytes(8)), "again")
         only_value_errors(unpickled, "file", attack(body[1:]), "again")
 
 
 def test_small_files_cannot_fill_the_memory(monkeypatch):
-    text = b"X\x00\x00\x01\x00" + b"a" * 65536 + b"q\x01"
-    again = b"h\x02h\x01h\x03\x86R"
-    twice = b"](" + text + ENCODE + b"q\x02X\x06\0\0\0latin1q\x03e(" + again * 3 + b"e."
-    with pytest.raises(ValueError, match="makes more bytes than it has"):
-        unpickled("file", twice, "again")
-    monkeypatch.setattr(pickle_reader, "_MOST_READS", 1000)
+    monkeypatch.setattr(pickle_reader, "_MOST_STEPS", 1000)
     with pytest.raises(ValueError, match="more than 1000 steps"):
         unpickled("file", b"]" * 2000, "again")
     monkeypatch.setattr(archives, "_MOST_BYTES", 1000)
@@ -408,11 +353,11 @@ def test_a_small_file_that_means_much_is_refused_in_little_memory(name):
         unpickled("file", BOUNDED[name], "again")
 
 
-LONG = b"B" + struct.pack("<I", 2**24) + bytes(2**24) + b"q\x01"
+LONG = b"T" + struct.pack("<I", 2**24) + bytes(2**24) + b"q\x01"
 AGAIN = {
     "a dtype": (
         b"](cnumpy\ndtype\nq\x00(" + LONG + b"K\x00K\x01tq\x01R" + b"h\x00h\x01R" * 60 + b"e.",
-        "has a name of 16777216 characters",
+        "it calls numpy dtype in an unknown way",
     ),
     "a byte order": (
         b"cnumpy\ndtype\nU\x02u1K\x00K\x01\x87R(K\x03"
@@ -423,25 +368,24 @@ AGAIN = {
         + b"K\x00tq\x02b"
         + b"h\x02b" * 60
         + b".",
-        "has a name of 16777216 characters",
+        "it builds a _Name in an unknown way",
     ),
-    "a key": (b"}" + LONG + b"Ns" + b"h\x01Ns" * 100 + b".", "has a name of 16777216 characters"),
-    "a key as text": (
-        b"}X" + LONG[1:] + b"NsX" + LONG[1:-1] + b"\x02Ns" + b"h\x01Nsh\x02Ns" * 50 + b".",
-        "has a name of 16777216 characters",
+    "a key": (b"}" + LONG + b"Ns" + b"h\x01Ns" * 100 + b"]a.", "its steps do not fit each other"),
+    "an array": (
+        b"]("
+        + LONG
+        + (MADE + b"(K\x01J\x00\x00\x00\x01K\x01\x86" + BYTES + b"\x89h\x01tb") * 60
+        + b"e.",
+        "it makes more bytes than it has",
     ),
-    "wide text": (
-        b"X" + struct.pack("<I", 2**24 + 4) + bytes(2**24) + "\U0001f600".encode() + b".",
-        "has a long text beyond latin-1",
-    ),
-    "wide text in escapes": (b"V" + b"a" * 2**24 + b"\\u20ac\n.", "has a long text beyond latin-1"),
 }
 
 
 @pytest.mark.parametrize("name", AGAIN)
 def test_a_long_text_is_not_copied_over_and_over(name):
     data, reason = AGAIN[name]
-    with traced(4 * 2**20 + 2**24 * 2), pytest.raises(ValueError, match=f"file {reason} near byte"):
+    limit = 4 * 2**20 + 2**24 * 3
+    with traced(limit), pytest.raises(ValueError, match=rf"cannot be read \({reason} near byte"):
         unpickled("file", data, "again")
 
 
@@ -456,16 +400,8 @@ def traced(most):
         tracemalloc.stop()
 
 
-@pytest.mark.parametrize("protocol", range(6))
-def test_long_bytes_are_read_in_every_protocol(protocol):
-    data = bytes(range(256)) * 2**10
-    assert unpickled("file", pickle.dumps({"x": data}, protocol), "again") == {"x": data}
-
-
 def test_deeply_nested_data_is_no_trouble():
-    assert (
-        len(unpickled("file", b"}U\x01k" + b"(" * 100_000 + b"l" * 100_000 + b"s.", "again")) == 1
-    )
+    assert len(unpickled("file", b"}U\x01k" + b"]" * 100_000 + b"a" * 99_999 + b"s.", "again")) == 1
 
 
 def complaint(read, *arguments):
@@ -484,6 +420,7 @@ def only_value_errors(read, *arguments):
 
 PICKLES = [
     as_python_2(batches(10)["test_batch"]),
+    as_python_2(batches(100)["train"]),
     *(pickle.dumps({b"data": np.arange(9), b"labels": [1, 2]}, protocol) for protocol in range(6)),
 ]
 edits = st.lists(st.tuples(st.integers(0, 2**20), st.integers(0, 255)), min_size=1, max_size=8)
@@ -577,27 +514,27 @@ def header(kind, size, name="n"):
 
 SQUARE = b"2 " * 2**14
 BOMBS = {
-    "a long name": (header(b"L", 2**26) + bytes(2**26), "headers are too long"),
-    "a name of negative size": (header(b"L", -512) + bytes(2**26), "header of negative size"),
-    "a PAX header": (header(b"x", 2**26) + bytes(2**26), "headers are too long"),
+    "a long name": (header(b"L", 2**26) + bytes(2**26), "holds none"),
+    "a name of negative size": (header(b"L", -512) + bytes(2**26), "size < 0"),
+    "a PAX header": (header(b"x", 2**26) + bytes(2**26), "holds none"),
     # Each of its 2**14 keys is all the rest.
-    "a PAX header of keys": ((header(b"g", 2**15) + SQUARE[:-1] + b"=") * 4, "are too long"),
-    "short headers": ((header(b"g", 512) + bytes(512)) * 100 + header(b"0", 0), None),
+    "a PAX header of keys": ((header(b"g", 2**15) + SQUARE[:-1] + b"=") * 4, "holds none"),
+    "short headers": ((header(b"g", 512) + bytes(512)) * 100 + header(b"0", 0), "holds 'n'"),
     "a sparse map": (
         header(b"x", 512)
         + b"22 GNU.sparse.major=1\n22 GNU.sparse.minor=0\n".ljust(512, b"\0")
         + header(b"0", 2**26)
         + b"9999999999\n"
         + (b"1" * 255 + b"\n") * 2**18,
-        "headers are too long",
+        "bad checksum",
     ),
-    "a negative size": (header(b"0", -1024) + bytes(2**20), "lead back"),
+    "a negative size": (header(b"0", -1024) + bytes(2**20), "size < 0"),
     "many empty files": (header(b"0", 0) * 2000, "more than 1000 entries"),
     "many folders": (header(b"5", 0) * 2000, "more than 1000 entries"),
     "much else": (header(b"0", 2**31) + bytes(2**20), "more than 1073741824 bytes"),
     "a wanted file": (header(b"0", 2**31, "test_batch") + bytes(2**20), "more than 1073741824"),
     "a cut file": (header(b"0", 2**21, "test_batch") + bytes(2**20), "ends within test_batch"),
-    "a sparse file": (header(b"S", 0, "test_batch") + bytes(1024), "test_batch is sparse"),
+    "a sparse file": (header(b"S", 0, "test_batch") + bytes(1024), "holds none"),
 }
 
 
@@ -606,8 +543,10 @@ BOMBS = {
 def test_a_tar_file_that_would_fill_the_memory_is_refused(name, zipped, tmp_path):
     data, reason = BOMBS[name]
     (tmp_path / "a").write_bytes(gzip.compress(data, 1) if zipped else data)
-    message = rf"a cannot be read \(.*{reason}.*expected" if reason else "a holds 'n'.*expected"
-    with traced(2**24), pytest.raises(ValueError, match=message):
+    with (
+        traced(2**24),
+        pytest.raises(ValueError, match=rf"a (cannot be read \(.*)?{reason}.*expected"),
+    ):
         cifar10(tmp_path / "a")
 
 
@@ -644,7 +583,7 @@ def test_links_in_a_tar_file_are_not_followed(tmp_path):
             member = tarfile.TarInfo(name)
             member.type, member.linkname = tarfile.SYMTYPE, name
             archive.addfile(member)
-    with pytest.raises(ValueError, match=r"a\.tar holds no files: expected data_batch_1\.bin"):
+    with pytest.raises(ValueError, match=r"a\.tar holds none: expected data_batch_1\.bin"):
         cifar10(tmp_path / "a.tar")
 
 
@@ -654,7 +593,7 @@ def test_what_is_missing_is_named(small, tmp_path):
     fewer = {name: data for name, data in contents.items() if name != last}
     name = last.split("/")[1]
     for path in (lay(tmp_path / "a", fewer), tar(tmp_path / tarball, fewer), tmp_path):
-        with pytest.raises(ValueError, match=rf"{name} is missing: expected (both|all six) files"):
+        with pytest.raises(ValueError, match=rf"{name} is missing: expected all of"):
             read(path)
     with pytest.raises(ValueError, match="holds 'readme': expected"):
         read(lay_tar(tmp_path / "other.tar"))
@@ -695,34 +634,28 @@ ROWS = len(BATCH[b"labels"])
     ("change", "message"),
     [
         ({b"labels": [10] * ROWS}, "the label 10: expected 0 to 9 in CIFAR-10"),
-        ({b"labels": [-1] * ROWS}, "the label -1: expected 0 to 9"),
-        ({b"labels": [2**70] * ROWS}, "the label 2147483648: expected 0 to 9"),
-        ({b"labels": [2**62] * ROWS}, "the label 2147483648: expected 0 to 9"),
+        ({b"labels": [2**30] * ROWS}, "the label 1073741824: expected 0 to 9"),
         ({b"labels": [1] * (ROWS + 1)}, f"has {ROWS + 1} labels and data of shape"),
-        ({b"labels": [b"1"] * ROWS}, "no list of integers as 'labels'"),
-        ({b"labels": 1}, "no list of integers as 'labels'"),
-        ({b"labels": np.ones((ROWS, 1), int)}, "no list of integers as 'labels'"),
-        ({b"labels": np.full(ROWS, 10, np.uint8)}, "the label 10: expected 0 to 9"),
-        ({b"labels": np.full(ROWS, -1)}, "the label -1: expected 0 to 9"),
-        ({b"labels": np.full(ROWS, 2**64 - 1, np.uint64)}, "the label 18446744073709551615: "),
+        ({b"labels": [b"1"] * ROWS}, "has labels that are no integers"),
+        ({b"labels": 1}, "has no list of labels"),
         ({b"labels": [], b"data": np.zeros((0, 3072), np.uint8)}, "has 0 labels"),
-        ({b"data": [1]}, "no array of uint8 as 'data'"),
-        ({b"data": BATCH[b"data"].astype(int)}, "no array of uint8 as 'data'"),
+        ({b"data": [1]}, "no array of bytes as 'data'"),
+        ({b"data": None}, "no array of bytes as 'data'"),  # an array that is left empty
         ({b"data": BATCH[b"data"][:, 1:]}, "and data of shape"),
     ],
 )
 def test_a_batch_with_wrong_contents_is_refused(change, message, tmp_path):
     contents = files(10, "python")
-    contents["cifar-10-batches-py/test_batch"] = pickle.dumps({**BATCH, **change}, 2)
+    contents["cifar-10-batches-py/test_batch"] = as_python_2({**BATCH, **change})
     with pytest.raises(ValueError, match=rf"test_batch .*{message}.*; .*cifar-10-python\.tar\.gz"):
         cifar10(lay(tmp_path, contents))
 
 
 def test_very_many_labels_are_refused_by_their_number():
-    batch = {"labels": np.zeros(2**24, np.uint8), "data": np.zeros((1, 3072), np.uint8)}
-    file = archives.File("test_batch", pickle.dumps(batch, 4))
-    with traced(2**26), pytest.raises(ValueError, match="test_batch has 16777216 labels and data"):
-        cifar._from_pickle(file, cifar.CIFAR10)
+    labels = b"U\x06labels](" + b"K\x01" * 2**20 + b"e"
+    data = as_python_2({b"data": np.zeros((1, 3072), np.uint8)}).replace(b"u.", labels + b"u.")
+    with pytest.raises(ValueError, match="test_batch has 1048576 labels and data"):
+        standard_images._from_pickle(archives.File("test_batch", data), standard_images.CIFAR10)
 
 
 @pytest.mark.parametrize(
@@ -801,9 +734,9 @@ def test_wrong_idx_files_are_refused_by_name(name, data, message, tmp_path):
 
 
 def test_missing_and_damaged_idx_files_are_named(tmp_path):
-    with pytest.raises(ValueError, match="is not a directory: expected all four files"):
+    with pytest.raises(ValueError, match="is not a directory: expected all of"):
         mnist(tmp_path / "none")
-    with pytest.raises(ValueError, match=f"has no {IMAGES}: expected all four files"):
+    with pytest.raises(ValueError, match=f"has no {IMAGES}: expected all of"):
         fashion_mnist(tmp_path)
     contents = {key + ".gz": gzip.compress(idx(array)) for key, array in digits().items()}
     whole = contents[LABELS + ".gz"]

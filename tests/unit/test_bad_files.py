@@ -78,9 +78,9 @@ FILES = {
     "no such positive": (
         csv(GOOD),
         {"positive": 7},
-        r"positive='7' is no value of 'y' in .*a\.csv",
+        r"positive='7' is no value of .*a\.csv, column 'y'",
     ),
-    "all positive": (csv(GOOD), {"positive": [0, 1]}, "names every value of 'y'"),
+    "all positive": (csv(GOOD), {"positive": [0, 1]}, "names every value of .*column 'y'"),
     "a missing label": (
         csv(changed(y=[0, 1, None, 1])),
         {},

@@ -1,7 +1,6 @@
 """Claims about where image files and their labels are found."""
 
 import os
-import threading
 
 import pytest
 import torch
@@ -126,12 +125,6 @@ def test_the_seed_alone_decides_what_is_held_out(small_imagenet):
     assert held_out(1) == held_out(1) == held_out(1, small_imagenet / "train") != held_out(2)
 
 
-def test_both_parts_share_one_list_of_paths(small_imagenet):
-    data = imagenet(small_imagenet, seed=0)
-    assert data.train_x._paths is data.test_x._paths
-    assert (data.train_x.size, data.train_x.channels) == (224, 3)
-
-
 def test_what_is_not_imagenet_is_refused(tmp_path, small_imagenet):
     put(tmp_path, "n01440764/1.png", "dogs/2.png")
     with pytest.raises(ValueError, match="the folder 'dogs': expected ImageNet's alone"):
@@ -192,14 +185,10 @@ def test_names_with_semicolons_do_not_hide_the_commas(tmp_path):
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes with names here")
-def test_a_table_may_come_through_a_pipe(tmp_path):
-    put(tmp_path, "a.png")
-    os.mkfifo(tmp_path / "pipe")
-    write = (tmp_path / "pipe").write_text
-    writer = threading.Thread(target=write, args=["file;y\na.png;1\n"], daemon=True)
-    writer.start()
-    assert image_table(tmp_path / "pipe", tmp_path, "file", "y")[1] == ["1"]
-    writer.join()
+def test_a_pipe_is_no_table(tmp_path):
+    os.mkfifo(tmp_path / "pipe.csv")
+    with pytest.raises(ValueError, match=r"pipe\.csv is a named pipe: expected a file"):
+        image_table(tmp_path / "pipe.csv", tmp_path, "file", "y")
 
 
 def test_what_is_no_path_is_refused(tmp_path):
@@ -216,30 +205,20 @@ def test_what_is_no_path_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("file,y\na.png,1\nb.png,0\n", r"labels\.csv, line 3, names 'b\.png': expected a file in"),
-        ("file,y\n../labels.csv,1\n", r"line 2, names '\.\./labels\.csv': .* without '\.\.'"),
-        ("file,y\nx/../a.png,1\n", r"line 2, names 'x/\.\./a\.png': .* without '\.\.'"),
-        ("file,y\n/etc/hostname,1\n", r"line 2, names '/etc/hostname': expected a path relative"),
-        ("file,y\n,1\n", r"line 2, names '': expected a file"),
-        ("file,y\na.png,\n", r"line 2, has no text in 'y': expected a label"),
-        ("file,y\na.png\n", r"line 2, has 1 values: expected 2"),
-        ("file,y\na.png,1,2\n", r"line 2, has 3 values: expected 2"),
-        (
-            "fiel,y\na.png,1\n",
-            r"labels\.csv: the column='file': .* 'fiel', 'y'; did you mean 'fiel",
-        ),
-        ("file,z\na.png,1\n", r"the column='y': expected one of 'file', 'z'; choose one"),
-        (
-            "fiel;y\na.png;1\n",
-            r"labels\.csv, which seems to be separated by semicolons: the column='file': "
-            r"expected one of 'fiel', 'y'; did you mean 'fiel'",
-        ),
-        ("fiel\ty\na.png\t1\n", r"labels\.csv, which seems to be separated by tabs: the column"),
-        ("file;y\na.png;1;5\n", r"line 2, has 3 values: .* put values with semicolons in quotes"),
-        ("file,y,y\na.png,1,1\n", r"the column 'y' twice"),
+        ("file,y\na.png,1\nb.png,0\n", r"labels\.csv, row 1, names 'b\.png': expected a file in"),
+        ("file,y\n../labels.csv,1\n", r"row 0, names '\.\./labels\.csv': .* without '\.\.'"),
+        ("file,y\nx/../a.png,1\n", r"row 0, names 'x/\.\./a\.png': .* without '\.\.'"),
+        ("file,y\n/etc/hostname,1\n", r"row 0, names '/etc/hostname': expected a path relative"),
+        ("file,y\n,1\n", r"row 0, names '': expected a file"),
+        ("file,y\na.png,\n", r"row 0, has no text in 'y': expected a label"),
+        ("file,y\na.png\n", r"labels\.csv cannot be read as CSV: .*Expected 2 columns, got 1"),
+        ("file,y\na.png,1,2\n", r"labels\.csv cannot be read as CSV: .*Expected 2 columns, got 3"),
+        ("fiel,y\na.png,1\n", r"labels\.csv has no column 'file': did you mean 'fiel'"),
+        ("file,z\na.png,1\n", r"labels\.csv has no column 'y': it has 'file', 'z'"),
+        ("fiel;y\na.png;1\n", r"labels\.csv has no column 'file': did you mean 'fiel'"),
+        ("file,y,y\na.png,1,1\n", r"two columns 'y'"),
         ("file,y\n", r"labels\.csv has 0 rows"),
-        ("", r"labels\.csv has no first line"),
-        ('file,y\n"a.png,1\n', r"labels\.csv cannot be read \(unexpected end of data\)"),
+        ("", r"labels\.csv cannot be read as CSV"),
     ],
 )
 def test_wrong_tables_are_refused(tmp_path, text, message):
@@ -249,10 +228,10 @@ def test_wrong_tables_are_refused(tmp_path, text, message):
 
 
 def test_tables_that_cannot_be_read_are_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"none\.csv cannot be read .*No such file"):
+    with pytest.raises(ValueError, match=r"none\.csv does not exist"):
         image_table(tmp_path / "none.csv", tmp_path, "file", "y")
     with pytest.raises(
-        ValueError, match=r"labels\.csv cannot be read .*expected a CSV file in UTF"
+        ValueError, match=r"labels\.csv is not UTF-8 text|labels\.csv cannot be read as CSV"
     ):
         image_table(table(tmp_path, "file,y\nü.png,1\n", "latin-1"), tmp_path, "file", "y")
     with pytest.raises(ValueError, match="is not a directory"):

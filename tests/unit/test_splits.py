@@ -1,6 +1,8 @@
 """Claims about the split into training, validation and test, and about opening any source."""
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from hypothesis import given
@@ -114,6 +116,19 @@ def test_image_folders_are_split_by_class(folder):
     assert data.shape == (3, 8, 8)
 
 
+def test_classes_of_images_are_named_as_labels_of_tables_are(tmp_path):
+    for label in ("False", "True"):
+        for i in range(8):
+            image(tmp_path / label / f"{i}.png", i)
+    for positive in ((), ("True",)):
+        data = opened(source=str(tmp_path), positive=positive, image_size=8)
+        assert (data.positive, data.negative) == (("True",), ("False",))
+    with pytest.raises(ValueError, match=r"positive='tru' is no value of .*did you mean 'true'"):
+        opened(source=str(tmp_path), positive=("tru",), image_size=8)
+    with pytest.raises(ValueError, match=r"names every value of .*the classes"):
+        opened(source=str(tmp_path), positive=("True", "False"), image_size=8)
+
+
 def test_train_and_test_folders_are_taken_as_they_are(folder, tmp_path):
     root = tmp_path / "root"
     root.mkdir()
@@ -176,6 +191,17 @@ def test_arrays_and_archives_are_told_apart(tmp_path):
     np.savez(tmp_path / "images.npz", x=images, y=y)
     third = opened(source=str(tmp_path / "images.npz"), target="y")
     assert third.network() == ("convnet", {"in_channels": 2})
+
+
+def test_a_folder_of_folders_of_parquet_files_is_a_table(tmp_path):
+    x, y = frame_of(80)
+    for part in range(2):
+        (tmp_path / "all" / str(part)).mkdir(parents=True)
+        rows = slice(40 * part, 40 * part + 40)
+        table = pa.table({"a": x[rows, 0], "y": y[rows]})
+        pq.write_table(table, tmp_path / "all" / str(part) / "a.parquet")
+    data = opened(source=str(tmp_path / "all"), target="y")
+    assert sum(part.samples for part in (data.train, data.validation, data.test)) == 80
 
 
 def test_silos_stay_with_one_worker_in_every_part(tmp_path):

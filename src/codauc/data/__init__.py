@@ -17,7 +17,6 @@ if TYPE_CHECKING:
         image_table,
         imagenet,
     )
-    from codauc.data.paper_task import Task, binary_task
     from codauc.data.rows import Rows
     from codauc.data.shards import (
         ShardCount,
@@ -29,6 +28,8 @@ if TYPE_CHECKING:
     from codauc.data.splits import Split
     from codauc.data.standard_images import (
         Images,
+        Task,
+        binary_task,
         cifar10,
         cifar100,
         fashion_mnist,
@@ -73,30 +74,20 @@ __all__ = [
     "thin_negatives",
 ]
 
-# Loaded when first used: the settings of this package are read without torch.
-_HOMES = {
-    "augment": "Augment CenterCrop Crop Flip",
-    "batches": "Batches",
-    "binary_labels": "binarise thin_negatives",
-    "image_files": "ImageFiles",
-    "image_folders": "ImageFolder ImageSplit image_folder image_table imagenet",
-    "paper_task": "Task binary_task",
-    "rows": "Rows",
-    "shards": "ShardCount even_shards shard_counts silo_shards skewed_shards",
-    "splits": "Split",
-    "standard_images": "Images cifar10 cifar100 fashion_mnist fashion_tiny mnist",
-    "stream": "Stream",
-    "tables": "Encoder Table read_table",
-}
-_HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
+# Searched when a name is first used: the settings of this package are read without torch.
+_HOMES = (
+    *("rows", "batches", "shards", "splits", "stream", "augment", "binary_labels", "image_files"),
+    *("image_folders", "standard_images", "tables"),
+)
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME_OF:
-        raise AttributeError(f"module 'codauc.data' has no attribute {name!r}")
-    value = getattr(import_module(f"codauc.data.{_HOME_OF[name]}"), name)
-    globals()[name] = value
-    return value
+    for home in _HOMES if name in __all__ else ():
+        module = import_module(f"codauc.data.{home}")
+        if hasattr(module, name):
+            globals()[name] = value = getattr(module, name)
+            return value
+    raise AttributeError(f"module 'codauc.data' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

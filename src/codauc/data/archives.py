@@ -7,18 +7,20 @@ import io
 import os
 import tarfile
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
+
+from codauc._internal.checks import listed
+
+T = TypeVar("T")
 
 # For all files of a set, and for all of a tar file when unzipped. Far above the largest standard
 # set (185 MB), and far below what fills a machine's memory.
 _MOST_BYTES = 2**30
 # The standard archives have fewer than 20.
 _MOST_MEMBERS = 1000
-# A thousand entries with short names, or one header of 32 kB.
-_MOST_HEADERS = 2**21
 _PART = 2**20
 
 
@@ -52,32 +54,37 @@ def read_archive(
     for form in forms:
         for folder in (root, root / form.folder):
             if (folder / form.files[0]).is_file():
-                return form, read_files([folder / name for name in form.files], form.files, remedy)
+                found = {name: folder / name for name in form.files if (folder / name).is_file()}
+                return form, read_files(_all(form, found, folder, remedy), remedy)
     for form in forms:
         for name in (form.tarball, form.tarball.removesuffix(".gz")):
             if (root / name).is_file():
                 return _from_tar(root / name, [form], remedy)
-    found = _has_no(root, forms[0].files[0])
-    raise ValueError(f"path={str(root)!r} {found}: expected {_expected(forms)}; {remedy}.")
+    what = _has_no(root, forms[0].files[0])
+    raise ValueError(f"path={str(root)!r} {what}: expected {_expected(forms)}; {remedy}.")
 
 
-def read_files(paths: Sequence[Path], together: Sequence[str], remedy: str) -> list[File]:
-    """The contents of files, unzipped if they end in `.gz`; `together` are the set's names."""
+def _all(form: Form, found: Mapping[str, T], where: Path, remedy: str) -> list[T]:
+    for name in form.files:
+        if name not in found:
+            raise ValueError(
+                f"{where}: {name} is missing: expected all of {', '.join(form.files)}; {remedy} "
+                "again."
+            )
+    return [found[name] for name in form.files]
+
+
+def read_files(paths: Sequence[Path], remedy: str) -> list[File]:
+    """The contents of files, unzipped if they end in `.gz`."""
     files: list[File] = []
     for path in paths:
         spare = _MOST_BYTES - sum(len(file.data) for file in files)
-        files.append(_read_file(path, spare, together, remedy))
+        with (
+            _readable(path, remedy),
+            gzip.open(path) if path.suffix == ".gz" else path.open("rb") as stream,
+        ):
+            files.append(File(str(path), _contents(stream.read, spare)))
     return files
-
-
-def _read_file(path: Path, most: int, together: Sequence[str], remedy: str) -> File:
-    if not path.is_file():
-        raise ValueError(f"{path} is missing: expected {_all_of(together)}; {remedy} again.")
-    with (
-        _readable(path, remedy),
-        gzip.open(path) if path.suffix == ".gz" else path.open("rb") as stream,
-    ):
-        return File(str(path), _contents(stream.read, most))
 
 
 def find_file(root: Path, names: Sequence[str], together: Sequence[str], remedy: str) -> Path:
@@ -87,7 +94,7 @@ def find_file(root: Path, names: Sequence[str], together: Sequence[str], remedy:
             if path.is_file():
                 return path
     raise ValueError(
-        f"path={str(root)!r} {_has_no(root, names[0])}: expected {_all_of(together)}, "
+        f"path={str(root)!r} {_has_no(root, names[0])}: expected all of {', '.join(together)}, "
         f"plain or .gz; {remedy}."
     )
 
@@ -97,77 +104,45 @@ def _from_tar(path: Path, forms: Sequence[Form], remedy: str) -> tuple[Form, lis
         names, found = _members(path, forms)
     for form in forms:
         if form.files[0] in found:
-            return form, [_member(found, path, name, form, remedy) for name in form.files]
+            return form, _all(form, found, path, remedy)
     raise ValueError(f"{path} holds {_some(names)}: expected {_expected(forms)}; {remedy}.")
 
 
 def _members(path: Path, forms: Sequence[Form]) -> tuple[list[str], dict[str, File]]:
     """The names of all plain files of a tar file, and those that belong to one of the forms.
 
-    Read in one pass, as going back in a gzipped file means to unzip it again from its start.
+    Headers are read one by one, and extended ones (long names, PAX) passed over: tarfile would read
+    them whole at any length. Links are not followed.
     """
     wanted = {
         PurePosixPath(at, name) for form in forms for at in ("", form.folder) for name in form.files
     }
-    names: list[str] = []
-    found: dict[str, File] = {}
+    names, found, entries = list[str](), dict[str, File](), 0
     with gzip.open(path) if _is_zipped(path) else path.open("rb") as stream:
-        for member in _plain_files(stream):
-            names.append(member.name)
-            place = PurePosixPath(member.name)
-            if place not in wanted:
-                continue
-            if place.name in found:
-                raise ValueError(f"it holds {place.name} twice, the second time as {place}")
-            found[place.name] = File(f"{path}: {member.name}", _data(stream, member))
+        while block := stream.read(tarfile.BLOCKSIZE).rstrip(b"\0"):
+            block = block.ljust(tarfile.BLOCKSIZE, b"\0")
+            member = tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
+            blocks = -(-member.size // tarfile.BLOCKSIZE)
+            end = stream.tell() + blocks * tarfile.BLOCKSIZE
+            _check_size(end)
+            entries += 1
+            if member.size < 0 or entries > _MOST_MEMBERS:
+                raise ValueError(f"it has more than {_MOST_MEMBERS} entries, or one of size < 0")
+            if member.type in (tarfile.REGTYPE, tarfile.AREGTYPE):
+                names.append(member.name)
+                place = PurePosixPath(member.name)
+                if place in wanted and place.name in found:
+                    raise ValueError(f"it holds {place.name} twice, the second time as {place}")
+                if place in wanted:
+                    found[place.name] = File(f"{path}: {member.name}", _data(stream, member))
+            stream.seek(end)
         # The checksum of a gzipped file is at its very end.
         while stream.read(_PART):
             _check_size(stream.tell())
     return names, found
 
 
-def _plain_files(stream: io.BufferedIOBase) -> Iterator[tarfile.TarInfo]:
-    """The plain files of a tar file, the stream being at the data of each."""
-    with tarfile.open(fileobj=_Headers(stream), mode="r:") as tar:
-        for count, member in enumerate(tar, start=1):
-            if count > _MOST_MEMBERS:
-                raise ValueError(f"it has more than {_MOST_MEMBERS} entries")
-            # A link may lead to itself or to nothing: none is followed.
-            if member.isreg():
-                yield member
-
-
-class _Headers(io.BufferedIOBase):
-    """What tarfile sees of a stream: its headers, which it would read whole at any length."""
-
-    def __init__(self, stream: io.BufferedIOBase) -> None:
-        self.stream, self.spare = stream, _MOST_HEADERS
-
-    def read(self, size: int | None = -1, /) -> bytes:
-        # A header may say that its size is negative, which would mean all that is left.
-        if size is None or size < 0:
-            raise ValueError("it has a header of negative size")
-        # A header can be made so that tarfile takes the square of its length in time and memory.
-        self.spare -= max(size, size**2 // tarfile.BLOCKSIZE)
-        if self.spare < 0:
-            raise ValueError("its headers are too long")
-        return self.stream.read(size)
-
-    def tell(self) -> int:
-        return self.stream.tell()
-
-    def seek(self, position: int, whence: int = io.SEEK_SET, /) -> int:
-        # A file of negative size would lead round in a circle.
-        if position < self.tell():
-            raise ValueError("its headers lead back")
-        _check_size(position)
-        return self.stream.seek(position, whence)
-
-
 def _data(stream: io.BufferedIOBase, member: tarfile.TarInfo) -> bytes:
-    if member.issparse() or member.size < 0:
-        raise ValueError(f"{member.name} is sparse or of negative size")
-    _check_size(member.offset_data + member.size)
     data = stream.read(member.size)
     if len(data) < member.size:
         raise ValueError(f"it ends within {member.name}")
@@ -184,22 +159,15 @@ def _is_zipped(path: Path) -> bool:
         return stream.read(2) == b"\x1f\x8b"
 
 
-def _member(found: dict[str, File], path: Path, name: str, form: Form, remedy: str) -> File:
-    if name not in found:
-        expected = _all_of(form.files)
-        raise ValueError(f"{path}: {name} is missing: expected {expected}; {remedy} again.")
-    return found[name]
-
-
 # What gzip, zlib and tarfile are known to raise at damaged files.
 _DAMAGED = (
     tarfile.TarError,
-    OSError,
     EOFError,
-    zlib.error,
+    OSError,
     ValueError,
     OverflowError,
     RecursionError,
+    zlib.error,
 )
 
 
@@ -242,11 +210,5 @@ def _expected(forms: Sequence[Form]) -> str:
     return "; or ".join([text, *(f"a folder {form.folder} or {form.tarball}" for form in others)])
 
 
-def _all_of(names: Sequence[str]) -> str:
-    count = {2: "both", 4: "all four", 6: "all six"}.get(len(names), f"all {len(names)}")
-    return f"{count} files {', '.join(names)}"
-
-
 def _some(names: Sequence[str]) -> str:
-    shown = ", ".join(ascii(name[:60]) for name in names[:5])
-    return f"{shown}, ... ({len(names)} in all)" if len(names) > 5 else shown or "no files"
+    return listed((name[:60] for name in names), most=5)

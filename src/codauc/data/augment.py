@@ -94,7 +94,7 @@ class Crop:
 
     def __call__(self, x: Tensor, generator: Generator) -> Tensor:
         """The windows; an image's place is drawn top first, for all images, then left."""
-        count, _, *sides = _shape(x)
+        count, channels, *sides = _shape(x)
         height, width = sides if self.size is None else (self.size, self.size)
         padded = pad(x, (self.padding,) * 4) if self.padding else x
         if self.size is not None:
@@ -103,7 +103,11 @@ class Crop:
             torch.randint(room + 1, (count,), generator=generator, device=generator.device)
             for room in (padded.shape[2] - height, padded.shape[3] - width)
         )
-        return _windows(padded, top.to(x.device), left.to(x.device), height, width)
+        windows = padded.new_empty(count, channels, height, width)
+        places = zip(top.tolist(), left.tolist(), strict=True)
+        for window, image, (t, s) in zip(windows, padded, places, strict=True):
+            window.copy_(image[:, t : t + height, s : s + width])
+        return windows
 
     def __repr__(self) -> str:
         return f"Crop(size={self.size}, padding={self.padding})"
@@ -130,19 +134,6 @@ class CenterCrop:
 
     def __repr__(self) -> str:
         return f"CenterCrop(size={self.size})"
-
-
-def _windows(x: Tensor, top: Tensor, left: Tensor, height: int, width: int) -> Tensor:
-    """The window [C, height, width] of each image that begins at its (top, left)."""
-    count, channels, rows, columns = x.shape
-    flat = x.contiguous().flatten()
-    # Row r of `runs`, a view, is the run of `width` pixels from pixel r on: one index then copies
-    # a row of a window, several times as fast as an index for each pixel.
-    runs = flat.as_strided((max(0, len(flat) - width + 1), width), (1, 1))
-    planes = torch.arange(count * channels, device=x.device).view(count, channels, 1)
-    lines = planes * rows + top.view(-1, 1, 1) + torch.arange(height, device=x.device)
-    starts = lines * columns + left.view(-1, 1, 1)
-    return runs.index_select(0, starts.flatten()).view(count, channels, height, width)
 
 
 def _shape(x: Any) -> list[int]:

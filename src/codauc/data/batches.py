@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset
 from codauc._internal.checks import known_arguments, real, whole
 from codauc._internal.random_streams import generator
 from codauc.data.binary_labels import known_positives
-from codauc.data.order import Balanced, Position, Shuffled, is_windowed
+from codauc.data.order import Balanced, Position, Shuffled, check_identity, is_windowed
 from codauc.data.rows import DatasetRows, Rows, as_rows
 
 Augmentation = Callable[[Tensor, torch.Generator], Tensor]
@@ -158,20 +158,11 @@ class Batches(Iterator[tuple[Tensor, Tensor]]):
         """
         if not isinstance(state, Mapping):
             raise ValueError(f"state: got {type(state).__name__}, expected what state_dict() gave.")
-        for name, value in {"epoch": 0, "index": 0, **self._identity()}.items():
-            if name not in state:
-                raise ValueError(
-                    f"state has {', '.join(state) or 'no entries'}: expected {name!r} too; "
-                    "use what state_dict() returned."
-                )
-            if name not in ("epoch", "index") and state[name] != value:
-                raise ValueError(
-                    f"{name}={value} here, but {name}={state[name]!r} in the saved position: "
-                    "expected them equal; make the batches as they were when it was saved."
-                )
+        check_identity(state, self._identity())
         remedy = "use what state_dict() returned"
-        epoch = whole("epoch", state["epoch"], least=0, remedy=remedy)
-        index = whole("index", state["index"], least=0, remedy=remedy)
+        epoch, index = (
+            whole(name, state.get(name), least=0, remedy=remedy) for name in ("epoch", "index")
+        )
         if isinstance(self._order, Shuffled):
             rest = state.get("rest")
             self._order.rest = None if rest is None else (epoch, torch.as_tensor(rest).clone())

@@ -19,17 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from codauc.data.image_files import ImageFiles
-from codauc.data.shards import scattered
+from codauc.data.shards import mixed, scattered
 
 Marks = NDArray[np.uint64]
 
 SAMPLE = 256  # image files of a part whose content is compared
 _BLOCK = 1 << 16  # words at a time, which fit the cache
-_STEP = np.uint64(0x9E3779B97F4A7C15)  # splitmix64, as in `scattered`, without a seed
-_ROUNDS = (
-    (np.uint64(30), np.uint64(0xBF58476D1CE4E5B9)),
-    (np.uint64(27), np.uint64(0x94D049BB133111EB)),
-)
 _SHIFT = np.uint64(29)  # bits; no multiple of 8, as words may hold several numbers
 
 
@@ -49,12 +44,9 @@ def row_marks(values: NDArray[Any]) -> Marks:
     width = -(-rows.shape[1] // 8)
     factors, marks = _factors(width), np.empty(len(rows), np.uint64)
     step = min(len(rows), max(1, _BLOCK // max(width, 1))) or 1
-    space = np.empty((step, width), np.uint64)
     for start in range(0, len(rows), step):
         words = _words(rows[start : start + step], width)
-        mixed = np.right_shift(words, _SHIFT, out=space[: len(words)])
-        np.bitwise_xor(mixed, words, out=mixed)
-        np.einsum("ij,j->i", mixed, factors, out=marks[start : start + step])
+        np.einsum("ij,j->i", words ^ (words >> _SHIFT), factors, out=marks[start : start + step])
     marks += np.uint64(text_mark(plain.dtype.str))  # the same bits may be other numbers
     return marks
 
@@ -91,13 +83,7 @@ def add_texts(
 
 def total(rows: NDArray[Any], marks: Marks) -> int:
     """The number of all these rows, whatever their order."""
-    z = rows.astype(np.uint64) * _STEP
-    z += marks
-    for shift, factor in _ROUNDS:
-        z ^= z >> shift
-        z *= factor
-    z ^= z >> np.uint64(31)
-    return int(z.sum(dtype=np.uint64))
+    return int(mixed(rows.astype(np.uint64), marks).sum(dtype=np.uint64))
 
 
 def of_worker(rank: int, number: int) -> int:

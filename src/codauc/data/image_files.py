@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import os
 import warnings
-from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -37,9 +36,10 @@ class ImageFiles(Rows):
     by default with ImageNet's mean (0.485, 0.456, 0.406) and std (0.229, 0.224, 0.225) for RGB
     (`channels=3`), and 0.5 and 0.5 for grey (`channels=1`).
 
-    PNG, JPEG, BMP, GIF, TIFF and WebP are told by their content. Of several frames the first is
-    taken, and what is transparent lies on white. Grey of 16 bits is divided by 257 and not
-    rounded. A file that does not decode is an error that names it, when it is asked for.
+    Relative `files` belong to `root`, by default to the present directory. PNG, JPEG, BMP, GIF,
+    TIFF and WebP are recognised by their content. Of several frames the first is taken, and what is
+    transparent lies on white. Grey of 16 bits is divided by 257 and not rounded. A file that does
+    not decode is an error that names it, when it is read.
 
     >>> import tempfile, PIL.Image
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -53,9 +53,10 @@ class ImageFiles(Rows):
     @known_arguments
     def __init__(
         self,
-        files: Iterable[str | os.PathLike[str]] | Paths,
+        files: Iterable[str | os.PathLike[str]],
         size: int = 224,
         *,
+        root: str = "",
         channels: int = 3,
         mean: float | Sequence[float] | None = None,
         std: float | Sequence[float] | None = None,
@@ -72,28 +73,28 @@ class ImageFiles(Rows):
             raise ValueError(
                 f"files={files!r}: expected several paths; write [{files!r}], or use image_folder."
             )
-        if not isinstance(files, Iterable | Paths):
+        if not isinstance(files, Iterable):
             raise ValueError(f"files={files!r}: expected several paths; give a list of them.")
-        self._paths = files if isinstance(files, Paths) else Paths(files)
-        self._rows = np.arange(len(self._paths))
+        # One block of bytes: small in memory, and pickled at once.
+        self._root, self._names = os.path.abspath(root), np.array([_bytes(name) for name in files])
         if not len(self):
             raise ValueError("files holds 0 paths: expected at least 1; name the images.")
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return len(self._names)
 
     def path(self, index: int) -> str:
         """The absolute path of a sample's file."""
-        return self._paths[int(self._rows[index])]
+        return os.path.join(self._root, self.name(index))
 
     def name(self, index: int) -> str:
         """The path of a sample's file as it was given, which holds wherever the directory is."""
-        return self._paths.name(int(self._rows[index]))
+        return os.fsdecode(bytes(self._names[index]))
 
     def take(self, indices: Tensor) -> ImageFiles:
-        """The samples of these numbers, in this order; the list of paths is shared, not copied."""
+        """The samples of these numbers, in this order."""
         taken = copy.copy(self)
-        taken._rows = self._rows[self._numbers(indices)]
+        taken._names = self._names[self._numbers(indices)]
         return taken
 
     def gather(self, indices: Tensor) -> Tensor:
@@ -135,39 +136,14 @@ class ImageFiles(Rows):
         return numbers
 
 
-class Paths:
-    """Many paths in one block of bytes: small in memory, and pickled at once.
-
-    Relative ones belong to `root`, or to the present directory. They are given back as absolute
-    paths, which hold after a change of directory and in other processes.
-
-    >>> paths = Paths(["a.png", "b/ü.png"], root="/images")
-    >>> len(paths), paths[1]
-    (2, '/images/b/ü.png')
-    """
-
-    def __init__(self, names: Iterable[str | os.PathLike[str]], root: str = "") -> None:
-        block, ends = bytearray(), array("q", [0])
-        for name in names:
-            try:
-                block += os.fsencode(name)
-            except TypeError:
-                raise ValueError(
-                    f"files holds {name!r} of type {type(name).__name__}: expected paths, as str "
-                    "or pathlib.Path; name the images."
-                ) from None
-            ends.append(len(block))
-        self._root, self._block, self._ends = os.path.abspath(root), bytes(block), np.array(ends)
-
-    def __len__(self) -> int:
-        return len(self._ends) - 1
-
-    def __getitem__(self, index: int) -> str:
-        return os.path.join(self._root, self.name(index))
-
-    def name(self, index: int) -> str:
-        """A path as it was given."""
-        return os.fsdecode(self._block[self._ends[index] : self._ends[index + 1]])
+def _bytes(name: str | os.PathLike[str]) -> bytes:
+    try:
+        return os.fsencode(name)
+    except TypeError:
+        raise ValueError(
+            f"files holds {name!r} of type {type(name).__name__}: expected paths, as str or "
+            "pathlib.Path; name the images."
+        ) from None
 
 
 def _by_channel(name: str, value: Any, usual: tuple[float, ...]) -> tuple[float, ...]:
@@ -176,7 +152,7 @@ def _by_channel(name: str, value: Any, usual: tuple[float, ...]) -> tuple[float,
     values = list(value) if isinstance(value, Iterable) else [value] * len(usual)
     if len(values) != len(usual):
         raise ValueError(
-            f"{name}={value!r}: expected {len(usual)} numbers, one a channel; or give one for all."
+            f"{name}={value!r}: expected {len(usual)} numbers, one per channel, or one."
         )
     above = 0 if name == "std" else -np.inf
     remedy = "it applies to pixels from 0 to 1"
@@ -255,17 +231,12 @@ def _grey(image: Image) -> NDArray[np.float32]:
 
 def _turn(image: Image) -> Transpose | None:
     """What makes the image upright. Pillow's own function fails where EXIF is partly broken."""
-    turns = _pillow().Transpose
-    upright: dict[int, Transpose] = {
-        2: turns.FLIP_LEFT_RIGHT,
-        3: turns.ROTATE_180,
-        4: turns.FLIP_TOP_BOTTOM,
-        5: turns.TRANSPOSE,
-        6: turns.ROTATE_270,
-        7: turns.TRANSVERSE,
-        8: turns.ROTATE_90,
-    }
-    return upright.get(image.getexif().get(0x0112, 1))
+    turn = _pillow().Transpose
+    upright = (
+        *(None, None, turn.FLIP_LEFT_RIGHT, turn.ROTATE_180, turn.FLIP_TOP_BOTTOM),
+        *(turn.TRANSPOSE, turn.ROTATE_270, turn.TRANSVERSE, turn.ROTATE_90),
+    )
+    return dict(enumerate(upright)).get(image.getexif().get(0x0112, 1))
 
 
 def _square(image: Image, size: int) -> Image:

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import csv
 import os
 import re
-import stat
 from collections.abc import Iterator, Sequence
-from itertools import chain
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import NamedTuple, TypedDict, Unpack
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from codauc._internal.checks import choice, real, whole
-from codauc._internal.files import regular_file
+from codauc._internal.checks import real, whole
 from codauc._internal.random_streams import generator
-from codauc.data.image_files import ImageFiles, Paths
+from codauc.data.image_files import ImageFiles
+from codauc.data.tables.column_roles import no_column
+from codauc.data.tables.row_selection import all_rows
+from codauc.data.tables.table_sources import open_table
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
-DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs"}
 
 
 class Scaling(TypedDict, total=False):
@@ -79,7 +77,7 @@ def image_folder(
         names += found
         counts.append(len(found))
     labels = torch.arange(len(classes)).repeat_interleave(torch.tensor(counts))
-    return ImageFolder(ImageFiles(Paths(names, root), size, **scaling), classes, labels)
+    return ImageFolder(ImageFiles(names, size, root=root, **scaling), classes, labels)
 
 
 def imagenet(
@@ -126,10 +124,9 @@ def image_table(
 ) -> tuple[ImageFiles, list[str]]:
     """The images that a CSV file names, and their labels: the texts in the column `target`.
 
-    The table is UTF-8, with a first line of column names, separated by commas, semicolons or tabs:
-    by those that give the two columns, else by those that give the most. Each row is a sample, so
-    a file named twice is two samples. Names in `file_column` are relative to `directory` and may
-    not lead out of it; `suffix`, such as ".png", is added to each. Empty lines are passed over.
+    The file is read as by `read_table`, which also knows Parquet and Arrow. Each row is a sample,
+    so a file named twice is two samples. Names in `file_column` are relative to `directory` and may
+    not lead out of it; `suffix`, such as ".png", is added to each.
     """
     root, names, labels = _directory(directory), list[str](), list[str]()
     path = _path("csv_path", csv_path)
@@ -141,9 +138,7 @@ def image_table(
             raise ValueError(f"{where} has no text in {target!r}: expected a label; give it one.")
         names.append(name + suffix)
         labels.append(label)
-    if not names:
-        raise ValueError(f"{path} has 0 rows: expected at least 1; name the images.")
-    return ImageFiles(Paths(names, root), size, **scaling), labels
+    return ImageFiles(names, size, root=root, **scaling), labels
 
 
 def _path(name: str, value: str | os.PathLike[str]) -> str:
@@ -220,54 +215,18 @@ def _split(count: int, part: float, seed: int) -> tuple[Tensor, Tensor]:
     return shuffled[:first].sort().values, shuffled[first:].sort().values
 
 
-def _table(path: str, *columns: str) -> Iterator[tuple[str, ...]]:
-    """For each row where it is, for messages, and its texts in these columns."""
-    try:
-        if not stat.S_ISFIFO(os.stat(path).st_mode):  # a pipe will do, as it is read once
-            regular_file(path)
-        with open(path, encoding="utf-8-sig", newline="") as file:
-            first = file.readline()
-            delimiter = _delimiter(first, columns)
-            # Not rewound, since a pipe cannot be.
-            reader = csv.reader(chain([first], file), delimiter=delimiter, strict=True)
-            header = next(reader, [])
-            places = [_place(path, header, column, delimiter) for column in columns]
-            for row in filter(None, reader):
-                where = f"{path}, line {reader.line_num},"
-                if len(row) != len(header):
-                    raise ValueError(
-                        f"{where} has {len(row)} values: expected {len(header)}, one a column; "
-                        f"put values with {DELIMITERS[delimiter]} in quotes."
-                    )
-                yield where, *(row[place] for place in places)
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise ValueError(
-            f"{path} cannot be read ({error}): expected a CSV file in UTF-8; correct the path or "
-            "save the table again."
-        ) from error
-
-
-def _delimiter(line: str, columns: Sequence[str]) -> str:
-    """What separates the names in the first line: it gives the columns asked for, then the most.
-
-    >>> _delimiter("file;age, sex, size;y", ["file", "y"]), _delimiter("fiel;y", ["file", "z"])
-    (';', ';')
-    """
-
-    def gives(delimiter: str) -> tuple[int, int]:
-        names = next(csv.reader([line], delimiter=delimiter), [])
-        return sum(column in names for column in columns), len(names)
-
-    return max(DELIMITERS, key=gives)  # of equals the first, commas
-
-
-def _place(path: str, header: list[str], column: str, delimiter: str) -> int:
-    if not header:
-        raise ValueError(f"{path} has no first line: expected one with the names of its columns.")
-    if header.count(column) > 1:
-        raise ValueError(f"{path} has the column {column!r} twice: expected it once; rename one.")
-    hint = "" if delimiter == "," else f", which seems to be separated by {DELIMITERS[delimiter]}"
-    return header.index(choice(f"{path}{hint}: the column", column, tuple(header)))
+def _table(path: str, file_column: str, target: str) -> Iterator[tuple[str, str, str]]:
+    """For each row where it is, for messages, the name of a file and its label."""
+    columns = list(dict.fromkeys((file_column, target)))
+    table, row = open_table(Path(path), dict.fromkeys(columns, "category")), 0
+    for column in columns:
+        if column not in table.kinds:
+            raise ValueError(no_column(path, column, list(table.kinds)))
+    for _, batch in all_rows(table, columns):
+        texts = (batch.column(name).to_pylist() for name in (file_column, target))
+        for name, label in zip(*texts, strict=True):
+            yield f"{path}, row {row},", str(name or ""), "" if label is None else str(label)
+            row += 1
 
 
 def _inside(root: str, name: str, where: str) -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,71 +11,66 @@ import torch
 from torch import Tensor
 
 from codauc._internal.checks import listed
-from codauc.data.cifar import CIFAR10, CIFAR100, Cifar, read_cifar
 from codauc.data.data_settings import DataSettings
 from codauc.data.fingerprint import Marks, row_marks
 from codauc.data.image_files import ImageFiles
-from codauc.data.image_folders import SUFFIXES, Scaling, image_folder, image_table
-from codauc.data.labelled_images import Images, Pixels, scaled
-from codauc.data.standard_images import fashion_tiny, read_mnist
+from codauc.data.image_folders import SUFFIXES, ImageFolder, Scaling, image_folder, image_table
+from codauc.data.standard_images import (
+    CIFAR10,
+    CIFAR100,
+    Cifar,
+    Images,
+    Pixels,
+    fashion_tiny,
+    read_cifar,
+    read_mnist,
+    scaled,
+)
+from codauc.data.tables.encoder import Target
+from codauc.data.tables.labels import label, positives_of, resolve
+from codauc.data.tables.table_sources import TABLES
 
 SAMPLE = "fashion-tiny"  # comes with the package
-TABLES = (".csv", ".tsv", ".txt", ".parquet", ".pq", ".arrow", ".feather", ".ipc", ".npy", ".npz")
+_CIFARS = {"cifar10": CIFAR10, "cifar100": CIFAR100}
 _TESTS = ("test", "val", "validation", "valid")
 _IMAGE_SIZE = 64
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Images and the numbers of their classes; `marks` are of the images as they were stored."""
+
+    x: Any
+    y: Tensor
+    marks: Marks | None = None
 
 
 @dataclass(frozen=True)
 class NamedImages:
     """Images with the names of their classes, by number."""
 
-    x: Any
-    y: Tensor
-    classes: list[Any]
-    test_x: Any = None
-    test_y: Tensor | None = None
-    marks: Marks | None = None  # of each image as it was stored, before it was scaled
-    test_marks: Marks | None = None
+    train: Samples
+    classes: list[str]
+    test: Samples | None = None
 
 
-def known_labels(settings: DataSettings, y: Tensor | None, classes: list[Any]) -> Tensor | None:
-    """By the classes of training; None where there are none, or not all are known."""
-    names = [str(name) for name in classes]
-    if y is None or not names:
-        return None
-    strange = sorted(set(names) - {*settings.positive, *settings.negative})
-    if strange and settings.negative:
-        raise ValueError(
-            f"{settings.source} has the classes {listed(strange)}: expected those of training, "
-            f"{listed((*settings.positive, *settings.negative))}."
-        )
-    chosen = [i for i, name in enumerate(names) if name in settings.positive]
-    return torch.isin(y, torch.tensor(chosen, dtype=y.dtype))
+def known_labels(settings: DataSettings, y: Tensor, classes: list[str]) -> Tensor | None:
+    """By the classes of training; None where there are none."""
+    known = [tuple(map(label, names)) for names in (settings.positive, settings.negative)]
+    positive = None if settings.negative else settings.positive
+    where, names = f"{settings.source}, the classes", [label(name) for name in classes]
+    flags = positives_of(where, Target("class", *known), names, positive)
+    return torch.tensor(flags)[y] if classes else None
 
 
-def binary_labels(settings: DataSettings, y: Tensor, classes: list[Any]) -> Tensor:
+def binary_labels(settings: DataSettings, y: Tensor, classes: list[str]) -> Tensor:
     """Which labels are positive."""
-    names = [str(name) for name in classes]
     if settings.positive == ("half",):
         return y < len(classes) // 2
-    if not settings.positive:
-        raise ValueError(
-            f"{settings.source} has the classes {listed(names)}: expected to be told which are "
-            "positive; give positive=NAME[,NAME...], or half for the first half of them."
-        )
-    for name in settings.positive:
-        if name not in names:
-            near = difflib.get_close_matches(name, names, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else "choose from them."
-            raise ValueError(
-                f"positive={name!r}: {settings.source} has the classes {listed(names)}; {hint}"
-            )
-    chosen = [i for i, name in enumerate(names) if name in settings.positive]
-    if len(chosen) == len(names):
-        raise ValueError(
-            f"positive names every class of {settings.source}: expected some negative."
-        )
-    return torch.isin(y, torch.tensor(chosen))
+    where, names = f"{settings.source}, the classes", [label(name) for name in classes]
+    counts = dict(zip(names, y.bincount(minlength=len(names)).tolist(), strict=True))
+    target = resolve(where, "class", counts, settings.positive or None)
+    return torch.tensor([name in target.positive for name in names])[y]
 
 
 def read_images(settings: DataSettings, *, labelled: bool = True) -> NamedImages:
@@ -109,43 +103,39 @@ def holds(path: Path, name: str) -> bool:
     return root.is_dir() and any(root.glob("n[0-9]*"))
 
 
-_CIFARS = {"cifar10": CIFAR10, "cifar100": CIFAR100}
-
-
 def _archive_in(source: str) -> NamedImages | None:
     """The images of a known archive."""
     path = Path(source)
     if source == SAMPLE:
         return _archive(fashion_tiny())
-    for kind in (CIFAR10, CIFAR100):
+    for kind in _CIFARS.values():
         if _holds(path, kind):
             return _scaled(*read_cifar(path, kind))
-    return _scaled(*read_mnist(path)) if path.is_dir() and _holds_idx(path) else None
+    folders = ("", "raw", "MNIST/raw", "FashionMNIST/raw")
+    idx = any(any((path / folder).glob("train-images*idx3*")) for folder in folders)
+    return _scaled(*read_mnist(path)) if idx else None
 
 
 def _scaled(train: Pixels, test: Pixels) -> NamedImages:
-    images = _archive(scaled(train, test))
-    return replace(images, marks=row_marks(train.values), test_marks=row_marks(test.values))
+    return _archive(scaled(train, test), row_marks(train.values), row_marks(test.values))
 
 
-def _archive(images: Images) -> NamedImages:
-    classes = list(range(int(images.train_y.max()) + 1))
-    return NamedImages(images.train_x, images.train_y, classes, images.test_x, images.test_y)
+def _archive(
+    images: Images, marks: Marks | None = None, test_marks: Marks | None = None
+) -> NamedImages:
+    train = Samples(images.train_x, images.train_y, marks)
+    test = Samples(images.test_x, images.test_y, test_marks)
+    return NamedImages(train, [str(i) for i in range(int(images.train_y.max()) + 1)], test)
 
 
 def _holds(path: Path, kind: Cifar) -> bool:
-    names = [name for form in (kind.binary, kind.python) for name in (form[0], form[1])]
-    files = [*kind.binary[2][:1], *kind.python[2][:1]]
+    forms = (kind.binary, kind.python)
+    names = [name for form in forms for name in (form.tarball, form.folder)]
     if not path.is_dir():
         return path.name in names
-    if kind is CIFAR100 and (path / "train").is_dir():
-        files.remove("train")
-    return any((path / name).exists() for name in [*names, *files])
-
-
-def _holds_idx(path: Path) -> bool:
-    folders = ("", "raw", "MNIST/raw", "FashionMNIST/raw")
-    return any(any((path / folder).glob("train-images*idx3*")) for folder in folders)
+    if any((path / name).exists() for name in names):
+        return True
+    return any((path / form.files[0]).is_file() for form in forms)
 
 
 def _scaling(settings: DataSettings) -> tuple[int, Scaling]:
@@ -153,54 +143,58 @@ def _scaling(settings: DataSettings) -> tuple[int, Scaling]:
     return settings.image_size or _IMAGE_SIZE, scaling
 
 
+def _unlabelled(x: ImageFiles) -> NamedImages:
+    return NamedImages(Samples(x, torch.zeros(len(x)).long()), [])
+
+
+def _named(
+    found: ImageFolder, source: str, test: ImageFolder | None, test_source: str
+) -> NamedImages:
+    """Images of files; the classes of the test set are numbered as those of training."""
+    train = Samples(found.x, found.y)
+    if test is None:
+        return NamedImages(train, found.classes)
+    strange = sorted(set(test.classes) - set(found.classes))
+    if strange:
+        raise ValueError(f"{test_source} has the classes {listed(strange)}, which {source} lacks.")
+    places = torch.tensor([found.classes.index(name) for name in test.classes])
+    return NamedImages(train, found.classes, Samples(test.x, places[test.y]))
+
+
 def _folders(settings: DataSettings, path: Path, *, labelled: bool) -> NamedImages:
     size, scaling = _scaling(settings)
-    train = path / "train"
     folders = [entry for entry in path.iterdir() if entry.is_dir() and entry.name[0] != "."]
     if not labelled and not folders:
         files = sorted(f for f in path.iterdir() if f.name.lower().endswith(SUFFIXES))
-        return NamedImages(ImageFiles(files, size, **scaling), torch.zeros(len(files)).long(), [])
-    laid_out = train.is_dir()
-    found = image_folder(train if laid_out else path, size, **scaling)
-    tests = [path / name for name in _TESTS if laid_out and (path / name).is_dir()]
-    directory = Path(settings.test) if settings.test else tests[0] if tests else None
-    if directory is None:
-        return NamedImages(found.x, found.y, found.classes)
-    other = image_folder(directory, size, **scaling)
-    if not set(other.classes) <= set(found.classes):
-        strange = sorted(set(other.classes) - set(found.classes))
-        raise ValueError(f"{directory} has the classes {listed(strange)}, which {train} lacks.")
-    places = torch.tensor([found.classes.index(name) for name in other.classes])
-    return NamedImages(found.x, found.y, found.classes, other.x, places[other.y])
+        return _unlabelled(ImageFiles(files, size, **scaling))
+    root, tests = path, [Path(settings.test)] if settings.test else []
+    if (path / "train").is_dir():
+        root = path / "train"
+        tests += [path / name for name in _TESTS if (path / name).is_dir()]
+    found = image_folder(root, size, **scaling)
+    test = image_folder(tests[0], size, **scaling) if tests else None
+    return _named(found, str(root), test, str(tests[0]) if tests else "")
 
 
 def _image_table(settings: DataSettings, *, labelled: bool) -> NamedImages:
     size, scaling = _scaling(settings)
-    if settings.file_column is None or settings.target is None:
+    directory, column, target = str(settings.images), settings.file_column, settings.target
+    if column is None or target is None:
         raise ValueError(
             "images with a table: expected file_column=COLUMN, of file names, and target=COLUMN."
         )
 
-    def read(source: str, target: str | None = settings.target) -> tuple[ImageFiles, list[str]]:
-        column = str(settings.file_column)
-        directory = str(settings.images)
-        return image_table(source, directory, column, str(target), size=size, **scaling)
+    def read(source: str) -> ImageFolder:
+        x, labels = image_table(source, directory, column, target, size=size, **scaling)
+        names, which = np.unique(labels, return_inverse=True)
+        return ImageFolder(x, names.tolist(), torch.from_numpy(which))
 
     try:
-        x, labels = read(settings.source)
+        found = read(settings.source)
     except ValueError:
         if labelled:
             raise
-        x, _ = read(settings.source, settings.file_column)  # without labels
-        return NamedImages(x, torch.zeros(len(x)).long(), [])
-    names, which = np.unique(labels, return_inverse=True)
-    whole = NamedImages(x, torch.from_numpy(which), names.tolist())
-    if settings.test is None:
-        return whole
-    test_x, test_labels = read(settings.test)
-    strange = sorted(set(test_labels) - set(names.tolist()))
-    if strange:
-        raise ValueError(f"{settings.test} has the labels {listed(strange)}: not in training.")
-    return replace(
-        whole, test_x=test_x, test_y=torch.from_numpy(np.searchsorted(names, test_labels))
-    )
+        x, _ = image_table(settings.source, directory, column, column, size=size, **scaling)
+        return _unlabelled(x)
+    test = None if settings.test is None else read(settings.test)
+    return _named(found, settings.source, test, str(settings.test))

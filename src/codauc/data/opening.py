@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
@@ -16,10 +16,11 @@ from codauc.data.binary_labels import thin_negatives
 from codauc.data.data_settings import DataSettings
 from codauc.data.dataset import DataSet, Part
 from codauc.data.fingerprint import Marks, file_marks, row_marks, total
+from codauc.data.image_folders import SUFFIXES
 from codauc.data.image_sources import (
     SAMPLE,
-    TABLES,
     NamedImages,
+    Samples,
     binary_labels,
     known_labels,
     read_images,
@@ -27,9 +28,10 @@ from codauc.data.image_sources import (
 from codauc.data.rows import as_rows
 from codauc.data.shards import ShardCount, even_shards, skewed_shards
 from codauc.data.splits import PARTS, Split
-from codauc.data.tables import Encoder, read_table
+from codauc.data.tables import Encoder
 from codauc.data.tables.column_roles import Progress, TableRequest
 from codauc.data.tables.reader import read_parts
+from codauc.data.tables.table_sources import TABLES
 from codauc.workers.agreement import compare, together
 from codauc.workers.group import Group
 
@@ -42,17 +44,15 @@ def open_data(
     Which samples are for training, validation and testing is decided by `seed` and the labels, not
     by the number of workers. What is learnt of a table's columns comes from the training part.
     """
-    settings = replace(settings, source=_own(settings, group))
+    if settings.own:
+        settings = replace(settings, source=settings.source.replace("{rank}", str(group.rank)))
     if together(group, lambda: _is_table(settings), "start"):
-        return _open_table(settings, group, seed, progress)
-    for name in ("silo", "own"):
-        if getattr(settings, name):
-            raise ValueError(f"{name} with images: expected a table; leave it out.")
-    return _open_images(settings, group, seed)
-
-
-def _with_watched(settings: DataSettings, found: DataSet) -> DataSet:
-    """The data set, if it has the part that is to be evaluated during training."""
+        found = _open_table(settings, group, seed, progress)
+    elif settings.silo or settings.own:
+        name = "silo" if settings.silo else "own"
+        raise ValueError(f"{name} with images: expected a table; leave it out.")
+    else:
+        found = _open_images(settings, group, seed)
     if settings.watch == "test" and found.test is None:
         raise ValueError(
             f"watch=test: {settings.source} has no test set; expected test or test_fraction."
@@ -60,36 +60,27 @@ def _with_watched(settings: DataSettings, found: DataSet) -> DataSet:
     return found
 
 
-def _own(settings: DataSettings, group: Group) -> str:
-    return settings.source.replace("{rank}", str(group.rank)) if settings.own else settings.source
-
-
 def open_whole(
     settings: DataSettings, group: Group, encoder: Encoder | None, progress: Progress | None = None
 ) -> Part:
     """All samples of a source as one part, read as in training; archives give their test images."""
     if _is_table(settings):
-        return read_table(
-            settings.source,
-            settings.target,
-            positive=None,
-            group=group,
-            encoder=_known(encoder, settings),
+        if encoder is None:
+            raise ValueError(f"{settings.source} is a table: expected images, as in training.")
+        request = TableRequest(
+            encoder=encoder,
             nan=settings.nan,
             own=settings.own,
             drop=settings.drop,
+            target=settings.target,
             progress=progress,
         )
+        return read_parts(settings.source, request, ["train"], group)["train"]
     images = together(group, lambda: read_images(settings, labelled=False), "start")
-    x, y = (images.x, images.y) if images.test_x is None else (images.test_x, images.test_y)
-    labels = known_labels(settings, y, images.classes)
-    return _share(x, labels, torch.arange(len(x)), _Deal(group))
-
-
-def _known(encoder: Encoder | None, settings: DataSettings) -> Encoder:
-    if encoder is None:
-        raise ValueError(f"{settings.source} is a table: expected images, as in training.")
-    return encoder
+    samples = images.test or images.train
+    labels = known_labels(settings, samples.y, images.classes)
+    everything = torch.arange(len(samples.x))
+    return _share(samples, labels, everything, even_shards(len(everything), group.size, 0), group)
 
 
 def _is_table(settings: DataSettings) -> bool:
@@ -100,8 +91,19 @@ def _is_table(settings: DataSettings) -> bool:
     if not path.exists():
         raise ValueError(_no_such(path))
     if path.is_dir():
-        return any(path.glob("*.parquet")) or any(path.glob("*.pq"))
+        return _holds_parquet(path)
     return bool(set(TABLES) & {suffix.lower() for suffix in path.suffixes[-2:]})
+
+
+def _holds_parquet(folder: Path) -> bool:
+    """Whether the first folder with files of either kind has Parquet files, not images."""
+    for _, _, files in os.walk(folder):
+        suffixes = {os.path.splitext(file)[1].lower() for file in files}
+        if suffixes & {".parquet", ".pq"}:
+            return True
+        if suffixes & set(SUFFIXES):
+            return False
+    return False
 
 
 def _no_such(path: Path) -> str:
@@ -123,6 +125,10 @@ def _split(settings: DataSettings, seed: int, *, own_test: bool) -> Split | None
     return Split(test, settings.validation, seed)
 
 
+# What the settings of data and the request to read a table have in common.
+_SHARED = ("target", "categories", "drop", "keep_negatives", "silo", "skew", "own", "nan")
+
+
 def _open_table(
     settings: DataSettings, group: Group, seed: int, progress: Progress | None
 ) -> DataSet:
@@ -131,30 +137,16 @@ def _open_table(
             f"{settings.source} is a table: name its column of labels with target=COLUMN."
         )
     split = _split(settings, seed, own_test=settings.test is not None)
-    request = TableRequest(
-        target=settings.target,
-        positive=settings.positive or None,
-        categories=settings.categories,
-        drop=settings.drop,
-        keep_negatives=settings.keep_negatives,
-        silo=settings.silo,
-        skew=settings.skew,
-        own=settings.own,
-        split=split,
-        seed=seed,
-        nan=settings.nan,
-        progress=progress,
-    )
-    names = [
-        part for part in PARTS if part == "train" or (split is not None and getattr(split, part))
-    ]
+    shared: dict[str, Any] = {name: getattr(settings, name) for name in _SHARED}
+    positive = settings.positive or None
+    request = TableRequest(**shared, positive=positive, split=split, seed=seed, progress=progress)
+    names = ["train", *(part for part in PARTS[1:] if split is not None and getattr(split, part))]
     parts = read_parts(settings.source, request, names, group)
     if settings.test is not None:
         parts["test"] = _own_test(settings, request, parts["train"].encoder, group)
-    found = DataSet.of_table(
+    return DataSet.of_table(
         parts["train"], parts.get("validation"), parts.get("test"), settings.watch
     )
-    return _with_watched(settings, found)
 
 
 def _own_test(
@@ -184,35 +176,39 @@ def _own_test(
 
 def _open_images(settings: DataSettings, group: Group, seed: int) -> DataSet:
     images = together(group, lambda: _read_once(settings, group), "start")
-    labels = together(group, lambda: binary_labels(settings, images.y, images.classes), "start")
-    compare(group, {"labels": labels, "source": len(images.x)}, torch.device("cpu"))
-    split = _split(settings, seed, own_test=images.test_x is not None)
-    everything = torch.arange(len(labels))
-    rows = {part: split.rows(labels, part) if split else everything for part in PARTS}
-    kept = thin_negatives(labels[rows["train"]], settings.keep_negatives, seed)
-    deal = _Deal(group, seed)
-    skewed = _Deal(group, seed, settings.skew)
-    train = _marked(_share(images.x, labels, rows["train"][kept], skewed), images.marks)
-    validation = test = None
-    if settings.validation:
-        validation = _marked(_share(images.x, labels, rows["validation"], deal), images.marks)
-    if images.test_x is not None and images.test_y is not None:
-        test_y = binary_labels(settings, images.test_y, images.classes)
-        test = _share(images.test_x, test_y, torch.arange(len(test_y)), deal)
-        test = _marked(test, images.test_marks)
-    elif split and split.test:
-        test = _marked(_share(images.x, labels, rows["test"], deal), images.marks)
-    positive = {str(images.classes[i]) for i in torch.unique(images.y[labels]).tolist()}
-    found = DataSet(
-        train,
-        validation,
-        test,
-        tuple(str(c) for c in images.classes if str(c) in positive),
-        tuple(str(c) for c in images.classes if str(c) not in positive),
-        tuple(as_rows(train.x).gather(torch.tensor([0])).shape[1:]),
+    classes, train, test = images.classes, images.train, images.test
+    labels = together(group, lambda: binary_labels(settings, train.y, classes), "start")
+    compare(group, {"labels": labels, "source": len(train.x)}, torch.device("cpu"))
+    split = _split(settings, seed, own_test=test is not None)
+    rows = {part: split.rows(labels, part) for part in PARTS} if split else {}
+    if not split:
+        rows["train"] = torch.arange(len(labels))
+    kept = rows["train"][thin_negatives(labels[rows["train"]], settings.keep_negatives, seed)]
+
+    def part(samples: Samples, labels: Tensor, rows: Tensor, skew: float | None = None) -> Part:
+        if skew is None:
+            shards = even_shards(len(rows), group.size, seed)
+        else:
+            shards = skewed_shards(labels[rows], group.size, skew, seed)
+        return _marked(_share(samples, labels, rows, shards, group), samples.marks)
+
+    parts = {"train": part(train, labels, kept, settings.skew)}
+    if split:
+        held_out = [name for name in PARTS[1:] if getattr(split, name)]
+        parts |= {name: part(train, labels, rows[name]) for name in held_out}
+    if test is not None:
+        test_labels = binary_labels(settings, test.y, classes)
+        parts["test"] = part(test, test_labels, torch.arange(len(test_labels)))
+    positive = {classes[i] for i in torch.unique(train.y[labels]).tolist()}
+    return DataSet(
+        parts["train"],
+        parts.get("validation"),
+        parts.get("test"),
+        tuple(name for name in classes if name in positive),
+        tuple(name for name in classes if name not in positive),
+        tuple(as_rows(parts["train"].x).gather(torch.tensor([0])).shape[1:]),
         settings.watch,
     )
-    return _with_watched(settings, found)
 
 
 _being_read: WeakValueDictionary[DataSettings, NamedImages] = WeakValueDictionary()
@@ -228,33 +224,16 @@ def _read_once(settings: DataSettings, group: Group) -> NamedImages:
     return found
 
 
-@dataclass(frozen=True)
-class _Deal:
-    """How samples are dealt out to workers: evenly, or with labels skewed."""
-
-    group: Group
-    seed: int = 0
-    skew: float | None = None
-
-    def shards(self, labels: Tensor | None, rows: Tensor) -> list[Tensor]:
-        """Every worker's places in `rows`."""
-        if self.skew is not None and labels is not None:
-            return skewed_shards(labels[rows], self.group.size, self.skew, self.seed)
-        return even_shards(len(rows), self.group.size, self.seed)
-
-
-def _share(x: Any, labels: Tensor | None, rows: Tensor, deal: _Deal) -> Part:
-    """A worker's share of the samples numbered in `rows`."""
-    shards = deal.shards(labels, rows)
-    mine = rows[shards[deal.group.rank]].sort().values
-    counts = [
-        ShardCount(len(s), -1 if labels is None else int(labels[rows[s]].sum())) for s in shards
-    ]
-    whole = len(mine) == len(x)
-    taken = x if whole else x[mine].clone() if isinstance(x, Tensor) else x.take(mine)
-    return Part(
-        taken, None if labels is None else labels[mine], mine, counts if labels is not None else []
-    )
+def _share(
+    samples: Samples, labels: Tensor | None, rows: Tensor, shards: list[Tensor], group: Group
+) -> Part:
+    """A worker's share of the samples numbered in `rows`, of which `shards` are places."""
+    mine, x, counts = rows[shards[group.rank]].sort().values, samples.x, list[ShardCount]()
+    if labels is not None:
+        counts = [ShardCount(len(s), int(labels[rows[s]].sum())) for s in shards]
+    if len(mine) < len(x):
+        x = x[mine].clone() if isinstance(x, Tensor) else x.take(mine)
+    return Part(x, None if labels is None else labels[mine], mine, counts)
 
 
 def _marked(part: Part, marks: Marks | None) -> Part:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -18,6 +18,21 @@ class Position(NamedTuple):
 
     epoch: int = 0
     at: int = 0
+
+
+def check_identity(state: Mapping[str, Any], identity: Mapping[str, int]) -> None:
+    """Raise where a saved position depends on other numbers than the position here."""
+    for name, value in identity.items():
+        if name not in state:
+            raise ValueError(
+                f"state has {', '.join(state) or 'no entries'}: expected {name!r} too; "
+                "use what state_dict() returned."
+            )
+        if state[name] != value:
+            raise ValueError(
+                f"{name}={value} here, but {name}={state[name]!r} in the saved position: "
+                "expected them equal; make the batches as they were when it was saved."
+            )
 
 
 _WINDOW = 256  # blocks, of about a megabyte each

@@ -31,7 +31,7 @@ class Rows(ABC):
 
 
 class TensorRows(Rows):
-    """A tensor's first dimension; one gather a batch."""
+    """A tensor's first dimension; one gather per batch."""
 
     def __init__(self, x: Tensor) -> None:
         self.x = x

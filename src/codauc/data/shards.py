@@ -89,42 +89,34 @@ def silo_shards(silos: Sequence[object] | NDArray[np.generic], workers: int) -> 
     return _owned(home[which], workers)
 
 
-class Piece(NamedTuple):
-    """Rows `start` to `stop` of one block of a file."""
-
-    block: int
-    start: int
-    stop: int
-
-
-def block_shards(blocks: Sequence[int], workers: int, seed: int) -> list[list[Piece]]:
+def block_shards(blocks: Sequence[int], workers: int, seed: int) -> list[list[tuple[int, int]]]:
     """Even shards of a file that is read block by block; `blocks` are their numbers of rows.
 
     The blocks are shuffled by `seed`, laid end to end and cut into equal parts, so that a worker
-    reads its own blocks alone. Shards are disjoint, together complete, and their sizes differ by at
-    most one row.
+    reads its own blocks alone. A shard is the first and the end of its ranges of rows, in the
+    order of the file. Shards are disjoint, together complete, and their sizes differ by at most
+    one row.
 
-    >>> for shard in block_shards([4, 4, 4], workers=2, seed=0):
-    ...     print([tuple(piece) for piece in shard])
-    [(0, 0, 2), (2, 0, 4)]
-    [(0, 2, 4), (1, 0, 4)]
+    >>> block_shards([4, 4, 4], workers=2, seed=0)
+    [[(0, 2), (8, 12)], [(2, 4), (4, 8)]]
     """
     count, workers, seed = _sizes(sum(blocks), workers, seed)
     source = generator(np.random.SeedSequence(seed, spawn_key=(8,)))
     order = torch.randperm(len(blocks), generator=source).tolist()
-    ends = np.cumsum([blocks[block] for block in order])
+    places = np.cumsum([0, *(blocks[block] for block in order)]).tolist()
+    starts = np.cumsum([0, *blocks]).tolist()
     shards = []
     for worker in range(workers):
         extra = count % workers
         low = worker * (count // workers) + min(worker, extra)
         high = low + count // workers + (worker < extra)
-        first, last = np.searchsorted(ends, [low, high - 1], side="right")
-        pieces = [
-            Piece(order[i], max(low - begin, 0), min(high - begin, blocks[order[i]]))
-            for i in range(first, last + 1)
-            for begin in [int(ends[i]) - blocks[order[i]]]
+        first, last = np.searchsorted(places, [low, high], side="right")
+        ranges = [
+            (start + max(low - place, 0), start + min(high - place, blocks[block]))
+            for block, place in zip(order[first - 1 : last], places[first - 1 : last], strict=False)
+            for start in [starts[block]]
         ]
-        shards.append(sorted(piece for piece in pieces if piece.start < piece.stop))
+        shards.append(sorted(ends for ends in ranges if ends[0] < ends[1]))
     return shards
 
 
@@ -146,12 +138,15 @@ def dealt(start: int, count: int, workers: int, seed: int) -> NDArray[np.int64]:
 def scattered(rows: NDArray[np.uint64], seed: int) -> NDArray[np.uint64]:
     """A pseudo-random number for each row, from (seed, row) alone (splitmix64)."""
     key = np.random.SeedSequence(seed, spawn_key=(9,)).generate_state(1, np.uint64)[0]
-    with np.errstate(over="ignore"):
-        z = (rows + key) * np.uint64(0x9E3779B97F4A7C15)
-        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        out: NDArray[np.uint64] = z ^ (z >> np.uint64(31))
-    return out
+    return mixed(rows + key)
+
+
+def mixed(rows: NDArray[np.uint64], marks: NDArray[np.uint64] | int = 0) -> NDArray[np.uint64]:
+    """The numbers of splitmix64 at these places of its sequence, each moved on by `marks`."""
+    z = rows * np.uint64(0x9E3779B97F4A7C15) + np.asarray(marks, np.uint64)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))
 
 
 class ShardCount(NamedTuple):

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from codauc._internal.checks import known_arguments, whole
+from codauc.data.order import check_identity
 
 Samples = Iterator[tuple[Any, Any]]
 
@@ -27,7 +28,7 @@ class Stream(Iterator[tuple[Tensor, Tensor]]):
     every K-th sample, `worker` being its rank; no sample then reaches two of them. `shuffle=n`
     draws each sample from n that wait, by `seed`: for sources that come in some order.
 
-    The position is the number of samples given: going on reads and skips as many of a new source.
+    The position is the number of samples given: resuming reads and skips as many of a new source.
 
     >>> samples = [(torch.tensor([float(i)]), i % 2) for i in range(5)]
     >>> stream = Stream(samples, batch_size=2, worker=1, workers=2)
@@ -78,14 +79,9 @@ class Stream(Iterator[tuple[Tensor, Tensor]]):
         """Go to a saved position, by skipping what was given; only before the first batch."""
         if self.given:
             raise ValueError(
-                f"{self.given} samples were given already: expected a new Stream to go on with."
+                f"{self.given} samples were given already: expected a new Stream to resume with."
             )
-        for name, value in self._identity().items():
-            if state.get(name) != value:
-                raise ValueError(
-                    f"{name}={value} here, but {name}={state.get(name)!r} in the saved position: "
-                    "expected them equal; make the stream as it was when it was saved."
-                )
+        check_identity(state, self._identity())
         given = whole("given", state.get("given"), least=0, remedy="use what state_dict() returned")
         skipped = sum(1 for _ in islice(self._samples, given))
         if skipped < given:

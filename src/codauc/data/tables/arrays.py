@@ -1,4 +1,4 @@
-"""Arrays in files: NPY and NPZ, mapped into memory and never read as a whole."""
+"""Arrays as sources of rows; NPY and NPZ are mapped into memory and never read as a whole."""
 
 from __future__ import annotations
 
@@ -6,29 +6,156 @@ import struct
 import tokenize
 import zipfile
 import zlib
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
+
+from codauc.data.fingerprint import row_marks, total
+from codauc.data.rows import Rows, rows_in_block
+from codauc.data.shards import block_shards, even_shards
+from codauc.data.tables.column_roles import LARGE, TableRequest, same_columns
+from codauc.data.tables.column_statistics import Moments, Summary
+from codauc.data.tables.columnar_files import rows_at_a_time
+from codauc.data.tables.encoder import Columns, Encoder
+from codauc.data.tables.labels import Integers, Labels
+from codauc.data.tables.packed_rows import Coder, EncodedRows
+from codauc.data.tables.scan import (
+    Pass,
+    check_count,
+    check_far,
+    check_numbers,
+    doubtful,
+    short,
+)
 
 Array = NDArray[Any]
 
-_BROKEN = (  # what numpy and zipfile raise for damaged files
-    ValueError,
-    OSError,
-    EOFError,
-    KeyError,
-    SyntaxError,
-    NotImplementedError,
-    RuntimeError,
-    MemoryError,
-    OverflowError,
-    struct.error,
-    tokenize.TokenError,
-    zipfile.BadZipFile,
-    zlib.error,
+# What numpy and zipfile raise for damaged files.
+_BROKEN = (
+    *(ValueError, OSError, EOFError, KeyError, SyntaxError, NotImplementedError, RuntimeError),
+    *(
+        MemoryError,
+        OverflowError,
+        struct.error,
+        tokenize.TokenError,
+        zipfile.BadZipFile,
+        zlib.error,
+    ),
 )
+
+
+class FromArray:
+    """An array of features or images, and one of labels with its name."""
+
+    def __init__(
+        self, path: str, array: Array, labels: tuple[str, Array] | None, options: TableRequest
+    ):
+        self.path, self.array, self.labels, self.options = path, array, labels, options
+        _check_array(path, array, labels)
+        ignored = {"drop": options.drop, "categories": options.categories}
+        for name, value in ignored.items():
+            if value:
+                raise ValueError(
+                    f"{name}={value!r} with the array {path}: expected a table, whose columns have "
+                    "names; give a frame or a file of one."
+                )
+        self.size: Any = list(array.shape)
+        self.shape = tuple(array.shape[2:])
+        names = tuple(str(i) for i in range(array.shape[1]))
+        self.columns = Columns(names, (), None if labels is None else labels[0])
+        if options.encoder is not None:
+            same_columns(path, options.encoder, self.columns, self.shape)
+
+    def targets(self) -> tuple[Labels, Tensor]:
+        """From the array of labels."""
+        assert self.labels is not None
+        labels = Labels(self.path, self.labels[0])
+        codes = labels.add_array(np.asarray(self.labels[1]), np.arange(len(self.array)))
+        return labels, torch.from_numpy(codes)
+
+    def silos(self, name: str) -> Integers:
+        """An array has no column of silos."""
+        raise ValueError(f"silo={name!r} with {self.path}: expected a table, with such a column.")
+
+    def even(self, rank: int, workers: int, encoder: Encoder | None) -> Pass:
+        """Blocks of its own if the array is large, else any rows."""
+        count, seed = len(self.array), self.options.seed
+        check_count(self.path, count, workers)
+        if workers == 1:
+            return self.some(None, encoder)
+        if self.array.nbytes <= LARGE:
+            return self.some(even_shards(count, workers, seed)[rank].sort().values, encoder)
+        rows = rows_in_block(self.array)
+        blocks = [min(rows, count - start) for start in range(0, count, rows)]
+        ranges = block_shards(blocks, workers, seed)[rank]
+        return self.some(torch.cat([torch.arange(*ends) for ends in ranges]), encoder)
+
+    def some(
+        self, rows: Tensor | None, encoder: Encoder | None, later: Tensor | None = None
+    ) -> Pass:
+        """The array stays where it is, and is not read again; `rows` are kept as numbers."""
+        del later
+        array, path, options = self.array, self.path, self.options
+        numbers = torch.arange(len(array)) if rows is None else rows
+        moments, done, fingerprint = Moments(array.shape[1]), 0, 0
+        for places, part in self._parts(numbers):
+            flat = np.moveaxis(part, 1, -1).reshape(-1, part.shape[1]).astype(np.float64)
+            each = np.repeat(places, len(flat) // len(places))
+            if doubtful(flat):
+                for i in range(flat.shape[1]):
+                    check_numbers(path, str(i), flat[:, i], each, options.nan)
+            if encoder is not None:
+                check_far(path, encoder, flat, each)
+            moments.add(flat)
+            fingerprint += total(places, row_marks(part))
+            done += len(part)
+            if options.progress is not None:
+                options.progress(done)
+        summary = Summary(len(numbers), moments)
+        found = Pass(numbers, summary, fingerprint, partial(self._encoded, rows, numbers))
+        if self.labels is not None:
+            name, values = self.labels
+            found.labels, places = Labels(path, name), numbers.numpy()
+            chosen = np.asarray(values if rows is None else values[places])
+            found.codes = short(found.labels.add_array(chosen, places))
+            summary.targets = found.labels.values.as_counts()
+        return found
+
+    def _parts(self, rows: Tensor) -> Iterator[tuple[Integers, Any]]:
+        """Rows in the file's order, which is how a disk likes to be read."""
+        step = rows_at_a_time(int(np.prod(self.array.shape[1:])))
+        for start in range(0, len(rows), step):
+            numbers = rows[start : start + step].numpy()
+            yield numbers, self.array[numbers]
+
+    def _encoded(self, chosen: Tensor | None, rows: Tensor, encoder: Encoder) -> Rows | Tensor:
+        """Encoded at once if they are small, when asked for otherwise."""
+        coder = Coder(encoder, self.array.dtype)
+        if len(rows) * int(np.prod(self.array.shape[1:])) * 4 > self.options.memory:
+            return EncodedRows(self.array, coder, chosen)
+        return coder.encode_all((part for _, part in self._parts(rows)), len(rows))
+
+
+def _check_array(path: str, array: Array, labels: tuple[str, Array] | None) -> None:
+    numbers = array.dtype.kind in "biuf" and array.dtype.itemsize <= 8
+    if array.ndim not in (2, 4) or not numbers or 0 in array.shape[1:]:
+        raise ValueError(
+            f"{path} is an array of {array.dtype} and shape {list(array.shape)}: expected "
+            "numbers [N, features], or images [N, channels, H, W]."
+        )
+    if not len(array):
+        raise ValueError(f"{path} has 0 rows: expected some.")
+    if labels is not None and labels[1].shape != (len(array),):
+        raise ValueError(
+            f"{path} has {len(array)} rows and the labels the shape {list(labels[1].shape)}: "
+            "expected one label per row."
+        )
 
 
 def open_array(path: Path) -> Array:

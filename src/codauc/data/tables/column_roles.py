@@ -15,7 +15,7 @@ from codauc.data.tables.encoder import Columns, Encoder
 
 LARGE = 1 << 28  # bytes from which on a worker keeps rows on disk and reads only its own blocks
 
-Progress = Callable[[int], object]  # told how many rows were read
+Progress = Callable[[int], object]  # called with the number of rows read so far
 
 
 @dataclass(frozen=True)
@@ -103,6 +103,11 @@ def columns_of(table: TableSource, options: TableRequest) -> Columns:
 
 
 def _usable(path: str, used: dict[str, str], out: set[Any]) -> None:
+    if "" in used:
+        raise ValueError(
+            f"{path} has a column without a name: expected a name for each; if it is a frame's row "
+            "number, save it with index=False."
+        )
     for name, kind in used.items():
         if kind not in ("number", "time", "category", "null"):
             raise ValueError(
@@ -140,8 +145,8 @@ def same_columns(
     missing = [name for name in known if name not in here]
     new = [name for name in here if name not in known]
     if missing or new:
-        told = {"lacks": missing, "has also": new}
-        parts = [f"{what} {listed(names, most=5)}" for what, names in told.items() if names]
+        differing = {"lacks": missing, "has also": new}
+        parts = [f"{what} {listed(names, most=5)}" for what, names in differing.items() if names]
         rest = f"; leave others out with drop={new[:5]!r}." if new and not missing else "."
         raise ValueError(f"{path} {' and '.join(parts)}: expected the columns of training{rest}")
     for name, kind in known.items():

@@ -46,8 +46,8 @@ class TableSource(ABC):
             raise ValueError(f"{path} has 0 rows: expected some; its columns are {listed(kinds)}.")
 
     @abstractmethod
-    def read(self, columns: Sequence[str], block: int | None = None) -> Iterator[Batch]:
-        """The rows of a block, or of the whole, in batches of a moderate size."""
+    def read(self, columns: Sequence[str], block: int) -> Iterator[Batch]:
+        """The rows of a block, or all if there are none, in batches of a moderate size."""
 
 
 class ParquetTable(TableSource):
@@ -76,14 +76,13 @@ class ParquetTable(TableSource):
         ):
             yield opened
 
-    def read(self, columns: Sequence[str], block: int | None = None) -> Iterator[Batch]:
-        """The rows of a row group, or of all."""
-        places = self._places if block is None else [self._places[block]]
-        for file, group in places:
-            with self._open(file) as parquet:
-                yield from parquet.iter_batches(
-                    rows_at_a_time(len(columns)), [group], columns=list(columns), use_threads=False
-                )
+    def read(self, columns: Sequence[str], block: int) -> Iterator[Batch]:
+        """The rows of a row group."""
+        file, group = self._places[block]
+        with self._open(file) as parquet:
+            yield from parquet.iter_batches(
+                rows_at_a_time(len(columns)), [group], columns=list(columns), use_threads=False
+            )
 
 
 class ArrowTable(TableSource):
@@ -110,12 +109,12 @@ class ArrowTable(TableSource):
             source.seek(0)
             return pa.ipc.open_stream(source)
 
-    def read(self, columns: Sequence[str], block: int | None = None) -> Iterator[Batch]:
-        """The rows of a record batch, or of all."""
+    def read(self, columns: Sequence[str], block: int) -> Iterator[Batch]:
+        """The rows of a record batch, or of a stream."""
         step = rows_at_a_time(len(columns))
         with readable(self._path, "Arrow"):
             file = self._open()
-            for batch in file if block is None else [file.get_batch(block)]:
+            for batch in file if self.blocks is None else [file.get_batch(block)]:
                 part = batch.select(list(columns))
                 part.validate(full=True)  # what is damaged would end the process
                 for start in range(0, part.num_rows, step):
@@ -149,7 +148,7 @@ class MemoryTable(TableSource):
                 kinds[name] = "null"
         super().__init__("the table", kinds, [data.num_rows], data.nbytes)
 
-    def read(self, columns: Sequence[str], block: int | None = None) -> Iterator[Batch]:
+    def read(self, columns: Sequence[str], block: int) -> Iterator[Batch]:
         """All rows."""
         del block  # there is one
         yield from self._table.select(list(columns)).to_batches(rows_at_a_time(len(columns)))
@@ -160,7 +159,7 @@ def _with_labels(table: Any, name: str, labels: Any) -> Any:
     if len(labels) != table.num_rows:
         raise ValueError(
             f"the table has {table.num_rows} rows and the target {len(labels)} labels: expected "
-            "one label a row."
+            "one label per row."
         )
     plain = labels if hasattr(labels, "name") else np.asarray(labels)
     return table.append_column(name, pa.array(plain))
@@ -217,15 +216,10 @@ def kind_of(kind: Any) -> str:
 
 
 def check_names(names: Sequence[str], path: Path | str) -> None:
-    """Raise where a name is missing or comes twice."""
+    """Raise where a name comes twice."""
     twice = next((name for i, name in enumerate(names) if name in names[:i]), None)
     if twice is not None:
         raise ValueError(f"{path} has two columns {twice!r}: expected names that differ.")
-    if "" in names:
-        raise ValueError(
-            f"{path} has a column without a name, the {names.index('') + 1}. of {len(names)}: "
-            "expected a name for each; if it is a frame's row number, save it with index=False."
-        )
 
 
 def _parquet_files(folder: Path) -> list[Path]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import codecs
+import csv
 import gzip
 import io
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from itertools import product
 from pathlib import Path
@@ -24,7 +25,7 @@ from codauc.data.tables.columnar_files import (
 
 _TRUE, _FALSE = ["true", "True", "TRUE"], ["false", "False", "FALSE"]
 _EMPTY = ["", "NA", "N/A", "#N/A", "null", "NULL"]  # texts of a CSV that are missing values
-_SAMPLE = 1 << 20  # bytes of a CSV from which it is told which columns are numbers
+_SAMPLE = 1 << 20  # bytes of a CSV that show which columns are numbers
 _MOSTLY = 0.9  # the share of numbers from which on a text among them is a mistake
 
 
@@ -35,7 +36,7 @@ class CSVTable(TableSource):
         self._path, self._one_column = path, False
         with readable(path, "CSV"):
             head = _head(path)
-            self._delimiter = _delimiter(path, head)
+            self._delimiter = _delimiter(path, head, known)
             names = self._stream([], head=head).schema.names
             check_names(names, path)
             self._one_column = len(names) == 1
@@ -48,7 +49,7 @@ class CSVTable(TableSource):
         kinds = {name: kind_of(kind) for name, kind in self._types.items()}
         super().__init__(str(path), kinds, None, path.stat().st_size)
 
-    def read(self, columns: Sequence[str], block: int | None = None) -> Iterator[Batch]:
+    def read(self, columns: Sequence[str], block: int) -> Iterator[Batch]:
         """All rows."""
         del block  # there is one
         pa = arrow()
@@ -128,7 +129,7 @@ def _type(column: Any, known: str | None) -> Any:
         kind = pa.timestamp(unit, zone)
         if sum(_fits(value, kind) for value in values[:200]) >= _MOSTLY * len(values[:200]):
             return kind
-    # of a column that was numbers the text is found, and told, when it is read
+    # of a column that was numbers the text is found and reported when it is read
     return pa.string() if known is None else pa.float64()
 
 
@@ -160,11 +161,13 @@ def _head(path: Path) -> bytes:
         return file.read(2 * _SAMPLE)
 
 
-def _delimiter(path: Path, head: bytes) -> str:
-    """What stands between the names in the first line."""
+def _delimiter(path: Path, head: bytes, known: Collection[str]) -> str:
+    """What stands between the names in the first line: it gives most known names, then most."""
     line = re.split(rb"[\r\n]", head[:_SAMPLE], maxsplit=1)[0]
     try:
-        names = codecs.getincrementaldecoder("utf-8-sig")().decode(line)  # it may be cut off
-    except UnicodeDecodeError as error:
+        text = codecs.getincrementaldecoder("utf-8-sig")().decode(line)  # it may be cut off
+        rows = {mark: next(csv.reader([text], delimiter=mark), []) for mark in ",;\t"}
+    except (UnicodeDecodeError, csv.Error) as error:
         raise ValueError(f"{path} is not UTF-8 text: save it as UTF-8 ({error}).") from error
-    return max(",;\t", key=names.count)
+    # of equals the first, commas
+    return max(rows, key=lambda mark: (len(set(known) & set(rows[mark])), len(rows[mark])))

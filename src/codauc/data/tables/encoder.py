@@ -19,7 +19,7 @@ class Columns:
     """What the columns of a source are for.
 
     `numeric` are categories that are numbers, `times` numbers that are dates, and `open` columns of
-    which nothing can be told, since all values are missing.
+    which nothing is known, since all values are missing.
     """
 
     numbers: tuple[str, ...]
@@ -30,11 +30,16 @@ class Columns:
     times: frozenset[str] = frozenset()
     open: frozenset[str] = frozenset()
 
+    @property
+    def inputs_and_target(self) -> list[str]:
+        """The columns to be read."""
+        return [*self.numbers, *self.categories, *([] if self.target is None else [self.target])]
+
 
 @dataclass(frozen=True)
 class Number:
-    """A column of numbers: standardised, missing values filled by the mean, and if `flagged` told
-    apart by a column of zeros and ones.
+    """A column of numbers: standardised, missing values filled by the mean, and if `flagged`
+    marked by a column of zeros and ones.
     """
 
     name: str
@@ -90,9 +95,9 @@ class Target:
 class Encoder:
     """How rows of a table become inputs; made from the whole training set, saved with the model.
 
-    Inputs are one float32 row a sample: the numbers as (x - mean)/std, one flag for each number
+    Inputs are one float32 row per sample: the numbers as (x - mean)/std, one flag for each number
     that was ever missing in training, and a code for each category, in this order. An array of
-    images [N, channels, H, W] has one number a channel and keeps its `shape`.
+    images [N, channels, H, W] has one number per channel and keeps its `shape`.
     """
 
     numbers: tuple[Number, ...]

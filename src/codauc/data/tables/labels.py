@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+import re
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -9,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from codauc._internal.checks import listed
-from codauc.data.tables.column_values import tidy
 from codauc.data.tables.encoder import Target
 from codauc.data.tables.packed_rows import Vocabulary
 
@@ -36,6 +37,17 @@ def label(value: Any) -> str:
     raise ValueError(
         f"a label of type {type(value).__name__}: expected a number, a text or true/false."
     )
+
+
+def tidy(text: str | None) -> str | None:
+    """A number's text as whole numbers have it.
+
+    >>> tidy("1067.0"), tidy("True"), tidy("007")
+    ('1067', 'true', '007')
+    """
+    if text is None or text.lower() in ("true", "false"):
+        return None if text is None else text.lower()
+    return re.sub(r"^([-+]?\d+)\.0+$", r"\1", text)
 
 
 class Labels:
@@ -76,48 +88,50 @@ class Labels:
         return [str(value) for value in self.values.codes]
 
 
-def resolve(path: str, name: str, counts: Mapping[Any, int], positive: Any) -> Target:
-    """The target with its positive and negative values.
+def resolve(where: str, name: str, counts: Mapping[Any, int], positive: Any) -> Target:
+    """The target with its positive and negative values; `where` it is, for messages.
 
     0 and 1, -1 and 1, and true and false need no word; of other values the positive ones are named.
     """
     values = sorted(counts)
     if len(values) < 2:
         raise ValueError(
-            f"{path}, column {name!r}: got the value {_shown(counts)} alone, expected two classes; "
-            "AUC needs both positives and negatives."
+            f"{where}: got the value {_shown(counts)} alone, expected two classes; AUC needs both "
+            "positives and negatives."
         )
-    chosen = _named(path, name, values, positive) if positive is not None else _known(values)
+    chosen = _named(where, values, positive) if positive is not None else _known(values)
     if chosen is None:
+        rarest = str(min(counts.items(), key=lambda item: item[1])[0])
         raise ValueError(
-            f"{path}, column {name!r}: got {len(values)} values, {_shown(counts)}, expected 0 and "
-            f"1, or to be told which are positive: say for example positive={_rarest(counts)!r}."
+            f"{where}: got {len(values)} values, {_shown(counts)}, expected 0 and 1, or the "
+            f"positive ones by name: say for example positive={rarest!r}."
         )
     negative = tuple(value for value in values if value not in chosen)
     if not negative:
         raise ValueError(
-            f"positive={positive!r} names every value of {name!r} in {path}: expected some to be "
-            "negative; AUC needs both."
+            f"positive={positive!r} names every value of {where}: expected some to be negative; "
+            "AUC needs both."
         )
     return Target(name, tuple(sorted(chosen)), negative)
 
 
-def positives_of(path: str, target: Target, values: Collection[str], positive: Any) -> list[bool]:
+def positives_of(where: str, target: Target, values: Collection[str], positive: Any) -> list[bool]:
     """Which labels are positive: by `positive` if it is said, else by what training knew."""
+    known = (*target.positive, *target.negative)
     if positive is not None:
         wanted = _wanted(positive)
-        for value in sorted(wanted.difference(values, target.positive, target.negative)):
+        for value in sorted(wanted.difference(values, known)):
             raise ValueError(
-                f"positive={value!r} is no value of {target.name!r} in {path} nor in training; "
-                f"there are {listed(values)}."
+                f"positive={value!r} is no value of {where}, nor was it in training; there are "
+                f"{listed(values)}."
             )
         return [value in wanted for value in values]
     for value in values:
-        if value not in (*target.positive, *target.negative):
+        if value not in known:
             raise ValueError(
-                f"{path}, column {target.name!r}: got the value {value!r}, expected one of those "
-                f"in training, {listed((*target.positive, *target.negative))}; say "
-                f"positive={list(target.positive)!r} to take all others for negative."
+                f"{where}: got the value {value!r}, expected one of those in training, "
+                f"{listed(known)}; say positive={list(target.positive)!r} to take all others for "
+                "negative."
             )
     return [value in target.positive for value in values]
 
@@ -138,12 +152,13 @@ def _wanted(positive: Any) -> set[str]:
     return wanted
 
 
-def _named(path: str, name: str, values: list[str], positive: Any) -> set[str]:
+def _named(where: str, values: list[str], positive: Any) -> set[str]:
     wanted = _wanted(positive)
     for value in sorted(wanted - set(values)):
+        near = difflib.get_close_matches(value, values, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else "name one of these."
         raise ValueError(
-            f"positive={value!r} is no value of {name!r} in {path}, which has {listed(values)}; "
-            "name one of these."
+            f"positive={value!r} is no value of {where}, which has {listed(values)}; {hint}"
         )
     return wanted
 
@@ -161,7 +176,3 @@ def _shown(counts: Mapping[Any, int]) -> str:
     often = sorted(counts.items(), key=lambda item: -item[1])
     texts = [f"{value!r} ({count} times)" for value, count in often[:5]]
     return ", ".join(texts) + (", ..." if len(often) > 5 else "")
-
-
-def _rarest(counts: Mapping[Any, int]) -> str:
-    return str(min(counts.items(), key=lambda item: item[1])[0])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from codauc.data.rows import Rows, block_of
+from codauc.data.tables.column_roles import TableRequest
 from codauc.data.tables.column_statistics import Floats, Moments, Summary, Value
 from codauc.data.tables.encoder import Encoder
 
@@ -58,28 +58,18 @@ class Packer:
     """
 
     def __init__(
-        self,
-        numbers: int,
-        categories: int,
-        memory: int,
-        folder: Path | None,
-        encoder: Encoder | None = None,
+        self, numbers: int, categories: int, request: TableRequest, encoder: Encoder | None = None
     ) -> None:
         self.moments = Moments(numbers)
         self.vocabularies = [Vocabulary() for _ in range(categories)]
         self.width, self.rows = numbers + categories, 0
-        self.memory, self.folder = memory, folder
+        self.request, self.memory, self.folder = request, request.memory, request.folder
         self.shift, self.unit = np.full(numbers, np.nan), np.ones(numbers)
         self.encoder = encoder
         if encoder is not None:
             self.shift, self.unit = encoder.means(), encoder.stds()
         self._parts: list[NDArray[np.float32]] = []
         self._file: IO[bytes] | None = None
-
-    def expect(self, rows: int) -> None:
-        """Rows that are known to be too many go to disk from the first on."""
-        if rows * self.width * 4 > self.memory:
-            self.memory = 0
 
     def __del__(self) -> None:
         if self._file is not None:
@@ -130,7 +120,9 @@ class Packer:
             if self._file is None:
                 self._file = tempfile.TemporaryFile(dir=self.folder, buffering=0)  # noqa: SIM115
             for part in self._parts:
-                _write(self._file, part.data)
+                rest = part.data.cast("B")
+                while len(rest):  # a single write may take less
+                    rest = rest[self._file.write(rest) :]
         except OSError as error:
             raise OSError(
                 error.errno,
@@ -158,13 +150,6 @@ class Packer:
         """What the rows taken in tell."""
         categories = [vocabulary.as_counts() for vocabulary in self.vocabularies]
         return Summary(self.rows, self.moments, categories)
-
-
-def _write(file: IO[bytes], data: memoryview) -> None:
-    """All of it; a single write may take less."""
-    rest = data.cast("B")
-    while len(rest):
-        rest = rest[file.write(rest) :]
 
 
 class Coder:

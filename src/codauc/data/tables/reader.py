@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,11 +23,10 @@ from codauc.data.shards import ShardCount, even_shards, silo_shards, skewed_shar
 from codauc.data.splits import PARTS, Split
 from codauc.data.tables.column_roles import LARGE, TableRequest
 from codauc.data.tables.column_statistics import Moments, Summary, Value, of_all
-from codauc.data.tables.column_values import Integers
 from codauc.data.tables.encoder import Encoder, Target, fit
-from codauc.data.tables.labels import Labels, positives_of, resolve
+from codauc.data.tables.labels import Integers, Labels, positives_of, resolve
 from codauc.data.tables.scan import Pass
-from codauc.data.tables.table_sources import RowSource, label_summary, open_source
+from codauc.data.tables.table_sources import RowSource, open_source
 from codauc.workers.agreement import compare, together
 from codauc.workers.group import Group, LocalGroup
 
@@ -137,13 +136,10 @@ def _compare(group: Group, opened: RowSource, request: TableRequest, parts: Sequ
     columns, encoder = opened.columns, request.encoder
     same = {
         "columns": {
-            "numbers": columns.numbers,
-            "categories": columns.categories,
-            "times": columns.times,
-            "numeric": columns.numeric,
+            name: getattr(columns, name) for name in ("numbers", "categories", "times", "numeric")
         },
         "target": None if encoder is not None else columns.target,
-        "data": None if request.own else opened.size(),
+        "data": None if request.own else opened.size,
         "positive": str(request.positive),
         "encoder": None if encoder is None else encoder.to_dict(),
         "split": None if request.split is None else asdict(request.split),
@@ -156,21 +152,17 @@ def _compare(group: Group, opened: RowSource, request: TableRequest, parts: Sequ
     compare(group, same, torch.device("cpu"))
 
 
+@dataclass
 class _Scan:
     """Which rows of each part are a worker's, and the passes over them."""
 
-    def __init__(
-        self,
-        opened: RowSource,
-        request: TableRequest,
-        parts: Sequence[str],
-        group: Group,
-        labels: Tensor | None,
-    ) -> None:
-        self.opened, self.request, self.parts, self.group = opened, request, parts, group
-        self.labels = labels
-        self.silos: Integers | None = None
-        self.rows: dict[str, Tensor] = {}
+    opened: RowSource
+    request: TableRequest
+    parts: Sequence[str]
+    group: Group
+    labels: Tensor | None
+    silos: Integers | None = None
+    rows: dict[str, Tensor] = field(default_factory=dict)
 
     def read(self, part: str, encoder: Encoder | None) -> Pass:
         """The pass over a worker's rows of one part."""
@@ -224,14 +216,15 @@ def _labels(opened: RowSource, group: Group, request: TableRequest) -> Tensor:
         return opened.targets()
 
     labels, codes = together(group, read, "start")
-    positive = request.positive
-    target = _target(opened, of_all(label_summary(labels), group), positive, request.encoder)
+    positive, counts = request.positive, labels.values.as_counts()
+    summaries = of_all(Summary(len(codes), Moments(0), [], counts), group)
+    target = _target(opened, summaries, positive, request.encoder)
     return together(group, lambda: _positive(opened, target, labels, positive), "start")[codes]
 
 
 def _positive(opened: RowSource, target: Target, labels: Labels, positive: Any) -> Tensor:
     """Which of the labels, by their codes, are positive."""
-    return torch.tensor(positives_of(opened.path, target, labels.texts(), positive))
+    return torch.tensor(positives_of(_where(opened), target, labels.texts(), positive))
 
 
 def _target(
@@ -242,15 +235,15 @@ def _target(
     counts: Counter[Value] = Counter()
     for summary in summaries:
         counts.update(summary.targets)
-    return resolve(opened.path, str(opened.columns.target), counts, positive)
+    return resolve(_where(opened), str(opened.columns.target), counts, positive)
+
+
+def _where(opened: RowSource) -> str:
+    return f"{opened.path}, column {opened.columns.target!r}"
 
 
 def _finished(
-    opened: RowSource,
-    done: Pass,
-    group: Group,
-    positive: Any,
-    encoder: Encoder | None,
+    opened: RowSource, done: Pass, group: Group, positive: Any, encoder: Encoder | None
 ) -> Part:
     summaries = of_all(done.summary, group)
     for rank, summary in enumerate(summaries):

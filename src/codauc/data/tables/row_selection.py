@@ -9,13 +9,15 @@ from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
-from codauc.data.shards import Piece
-from codauc.data.tables.column_values import Integers
 from codauc.data.tables.columnar_files import TableSource, arrow
+from codauc.data.tables.labels import Integers
 
 Mask = Callable[[Integers], NDArray[np.bool_]]  # which of the rows of these numbers
-Batches = Iterator[tuple[Integers, Any]]  # the numbers of some rows, and a batch of the table
+NumberedBatches = Iterator[
+    tuple[Integers, Any]
+]  # the numbers of some rows, and a batch of the table
 
 
 class KeptRows:
@@ -51,7 +53,7 @@ class KeptRows:
         if self._file is not None:
             self._file.close()
 
-    def read(self, columns: Sequence[str]) -> Batches:
+    def read(self, columns: Sequence[str]) -> NumberedBatches:
         """All of them, in the order in which they came."""
         batches = iter(self._batches)
         if self._file is not None:
@@ -62,69 +64,47 @@ class KeptRows:
             yield rows, batch.select(list(columns))
 
 
-class RowSelection:
-    """The rows of some pieces of a table's blocks, or those that a mask chooses, or all."""
-
-    def __init__(
-        self,
-        table: TableSource,
-        pieces: Sequence[Piece] | None = None,
-        mask: Mask | None = None,
-        kept: KeptRows | None = None,
-        later: tuple[Mask, KeptRows] | None = None,
-    ) -> None:
-        """With `kept` its rows are read in place of the file.
-
-        With `later` the rows of its mask are kept there by the same pass.
-        """
-        self.table, self.mask, self.kept, self.later = table, mask, kept, later
-        blocks = table.blocks
-        self._starts = [0] if blocks is None else [0, *np.cumsum(blocks)[:-1].tolist()]
-        if pieces is None and blocks is not None:
-            pieces = [Piece(i, 0, count) for i, count in enumerate(blocks) if count]
-        self.pieces = pieces  # None: a file of unknown length
-
-    @property
-    def count(self) -> int:
-        """How many rows there are for certain; 0 if nobody knows yet."""
-        if self.pieces is None or self.mask is not None:
-            return 0
-        return sum(piece.stop - piece.start for piece in self.pieces)
-
-    def read(self, columns: Sequence[str]) -> Batches:
-        """The chosen rows: their numbers in the file, and a batch of the table."""
-        for rows, batch in self._all(columns) if self.kept is None else self.kept.read(columns):
-            if self.later is not None:
-                kept = np.flatnonzero(self.later[0](rows))
-                if len(kept):
-                    self.later[1].add(rows[kept], batch.take(kept))
-            if self.mask is not None:
-                kept = np.flatnonzero(self.mask(rows))
-                rows, batch = rows[kept], batch.take(kept)
-            if len(rows):
-                yield rows, batch
-
-    def _all(self, columns: Sequence[str]) -> Batches:
-        """The rows of the pieces, except blocks of which no mask chooses a row."""
-        if self.pieces is None:
-            yield from _numbered(0, self.table.read(columns))
-            return
-        masks = [mask for mask in (self.mask, self.later and self.later[0]) if mask is not None]
-        for piece in self.pieces:
-            start = self._starts[piece.block]
-            inside = np.arange(start, start + piece.stop)
-            if self.mask is not None and not any(mask(inside).any() for mask in masks):
+def all_rows(
+    table: TableSource, columns: Sequence[str], masks: Sequence[Mask] = ()
+) -> NumberedBatches:
+    """The rows of a table, except blocks of which no mask, if there are any, chooses a row."""
+    start = 0
+    for block, count in enumerate(table.blocks or [None]):  # None: a file of unknown length
+        if count is not None and masks:
+            rows = np.arange(start, start + count)
+            if not any(mask(rows).any() for mask in masks):
+                start += count
                 continue
-            for rows, batch in _numbered(start, self.table.read(columns, piece.block)):
-                low, high = np.searchsorted(rows, [start + piece.start, start + piece.stop])
-                if low < high:
-                    yield rows[low:high], batch.slice(low, high - low)
-                if rows[-1] + 1 >= start + piece.stop:
-                    break
+        for batch in table.read(columns, block):
+            if batch.num_rows:
+                yield np.arange(start, start + batch.num_rows), batch
+            start += batch.num_rows
 
 
-def _numbered(start: int, batches: Iterator[Any]) -> Batches:
-    for batch in batches:
-        if batch.num_rows:
-            yield np.arange(start, start + batch.num_rows), batch
-        start += batch.num_rows
+def chosen_rows(
+    batches: NumberedBatches, mask: Mask | None, later: tuple[Mask, KeptRows] | None = None
+) -> NumberedBatches:
+    """Those that the mask chooses, or all; those of the mask of `later` are kept there."""
+    for rows, batch in batches:
+        if later is not None:
+            kept = np.flatnonzero(later[0](rows))
+            if len(kept):
+                later[1].add(rows[kept], batch.take(kept))
+        if mask is not None:
+            kept = np.flatnonzero(mask(rows))
+            rows, batch = rows[kept], batch.take(kept)
+        if len(rows):
+            yield rows, batch
+
+
+def one_of(chosen: Tensor) -> Mask:
+    """Whether a row is one of these."""
+    flags = np.zeros(int(chosen.max()) + 2 if len(chosen) else 1, bool)
+    flags[chosen.numpy()] = True
+    return lambda rows: flags[np.minimum(rows, len(flags) - 1)]
+
+
+def within(ranges: Sequence[tuple[int, int]]) -> Mask:
+    """Whether a row is in one of these ranges, which are in order."""
+    bounds = np.array(ranges).flatten()
+    return lambda rows: np.searchsorted(bounds, rows, side="right") % 2 == 1

@@ -1,163 +1,238 @@
-"""The one pass over a worker's rows: what it keeps of them, and what it tells the others."""
+"""The one pass over a worker's rows: what is kept of them, and what all workers hear of them."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterator
+import contextlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from codauc.data.fingerprint import add_texts, row_marks, total
 from codauc.data.rows import Rows
-from codauc.data.tables.arrays import Array
 from codauc.data.tables.column_roles import TableRequest
-from codauc.data.tables.column_statistics import Moments, Summary
-from codauc.data.tables.column_values import (
-    Integers,
-    check_far,
-    check_numbers,
-    doubtful,
-    numbers_of,
-    targets_of,
-    texts_of,
-    without_nan,
-)
-from codauc.data.tables.columnar_files import arrow, rows_at_a_time
+from codauc.data.tables.column_statistics import Floats, Summary, Value
+from codauc.data.tables.columnar_files import TableSource, arrow
 from codauc.data.tables.encoder import Columns, Encoder
-from codauc.data.tables.labels import Labels
-from codauc.data.tables.packed_rows import Coder, EncodedRows, Packer
-from codauc.data.tables.row_selection import RowSelection
+from codauc.data.tables.labels import Integers, Labels, tidy
+from codauc.data.tables.packed_rows import Packer
+from codauc.data.tables.row_selection import NumberedBatches
 
 _TEXTS = 100_000  # different texts from which on a column is no category
+_LARGEST = 1e150  # beyond, squares and so the standard deviation are infinite
 
 
-class Pass(ABC):
+@dataclass
+class Pass:
     """A worker's rows after one pass: its part of the summary, and the labels as codes."""
 
-    summary: Summary
     rows: Tensor  # their numbers in the file
+    summary: Summary
+    fingerprint: int  # of the rows' inputs, as they were read
+    encoded: Callable[[Encoder], Rows | Tensor]  # the rows as inputs
     labels: Labels | None = None
     codes: Tensor | None = None  # which of the labels each row has
-    fingerprint: int = 0  # of the rows' inputs, as they were read
-
-    @abstractmethod
-    def encoded(self, encoder: Encoder) -> Rows | Tensor:
-        """The rows as inputs."""
 
 
-class TablePass(Pass):
-    """The rows of a table, packed."""
-
-    def __init__(
-        self,
-        selection: RowSelection,
-        columns: Columns,
-        packer: Packer,
-        request: TableRequest,
-    ) -> None:
-        self.path, self.nan = selection.table.path, request.nan
-        self.columns, self.packer = columns, packer
-        target, kinds = columns.target, selection.table.kinds
-        self.labels = None if target is None else Labels(self.path, target)
-        self._texts: list[dict[Any, int]] = [{} for _ in columns.categories]
-        rows, codes = list[Tensor](), list[Tensor]()
-        packer.expect(selection.count)
-        wanted = [*columns.numbers, *columns.categories, *([] if target is None else [target])]
-        for numbers, batch in selection.read(wanted):
-            rows.append(torch.from_numpy(numbers))
-            self._pack(batch, numbers)
-            if self.labels is not None and target is not None:
-                column = batch.column(target)
-                found = targets_of(self.path, target, kinds[target], column, numbers)
-                codes.append(_short(self.labels.add(*found)))
-            if request.progress is not None:
-                request.progress(packer.rows)
-        arrow().default_memory_pool().release_unused()
-        self.rows = torch.cat(rows) if rows else torch.empty(0, dtype=torch.int64)
-        self.codes = torch.cat(codes) if codes else None
-        self.summary = packer.summary()
-        self.summary.targets = {} if self.labels is None else self.labels.values.as_counts()
-
-    def _pack(self, batch: Any, rows: Integers) -> None:
-        columns, texts = self.columns, []
-        numbers = numbers_of(self.path, columns.numbers, batch, rows, self.nan)
-        if self.packer.encoder is not None:
-            check_far(self.path, self.packer.encoder, numbers, rows)
-        marks = row_marks(numbers)
-        for i, name in enumerate(columns.categories):
-            vocabulary, column = self.packer.vocabularies[i], batch.column(name)
-            if name in columns.numeric:
-                column = without_nan(self.path, name, column, rows, self.nan)
-            found = texts_of(column, numeric=name in columns.numeric)
-            texts.append(vocabulary.encode(*found))
-            add_texts(marks, i, *found, self._texts[i])
-            if len(vocabulary.codes) > _TEXTS:
-                raise ValueError(
-                    f"{self.path}, column {name!r} has more than {_TEXTS:,} different texts: "
-                    f"expected a category; leave it out with drop=[{name!r}]."
-                )
-        self.fingerprint += total(rows, marks)
-        self.packer.add(numbers, texts)
-
-    def encoded(self, encoder: Encoder) -> Rows | Tensor:
-        """Encoded at once if they are in memory, when asked for if they are on disk."""
-        return self.packer.encoded(encoder)
+def check_count(path: str, count: int, workers: int) -> None:
+    """Raise where there are fewer rows than workers."""
+    if count < workers:
+        raise ValueError(
+            f"{path} has {count} rows for {workers} workers: expected at least one each; use at "
+            f"most {count} workers."
+        )
 
 
-class ArrayPass(Pass):
-    """Some rows of an array, which stay where they are."""
-
-    def __init__(
-        self,
-        path: str,
-        array: Array,
-        rows: Tensor | None,
-        request: TableRequest,
-        encoder: Encoder | None,
-    ) -> None:
-        self.path, self.array, self.chosen, self.memory = path, array, rows, request.memory
-        self.rows = torch.arange(len(array)) if rows is None else rows
-        moments, done = Moments(array.shape[1]), 0
-        for numbers, part in self._parts():
-            flat = np.moveaxis(part, 1, -1).reshape(-1, part.shape[1]).astype(np.float64)
-            if doubtful(flat):
-                each = np.repeat(numbers, len(flat) // len(numbers))
-                for i in range(flat.shape[1]):
-                    check_numbers(path, str(i), flat[:, i], each, request.nan)
-            if encoder is not None:
-                check_far(path, encoder, flat, np.repeat(numbers, len(flat) // len(numbers)))
-            moments.add(flat)
-            self.fingerprint += total(numbers, row_marks(part))
-            done += len(part)
-            if request.progress is not None:
-                request.progress(done)
-        self.summary = Summary(len(self.rows), moments)
-
-    def label(self, labels: Labels, values: Array) -> None:
-        """Take the labels of all rows of the array."""
-        rows = self.rows.numpy()
-        chosen = values if self.chosen is None else values[rows]
-        self.labels, self.codes = labels, _short(labels.add_array(np.asarray(chosen), rows))
-        self.summary.targets = labels.values.as_counts()
-
-    def _parts(self) -> Iterator[tuple[Integers, Any]]:
-        """The rows in the file's order, which is how a disk likes to be read."""
-        step = rows_at_a_time(int(np.prod(self.array.shape[1:])))
-        for start in range(0, len(self.rows), step):
-            numbers = self.rows[start : start + step].numpy()
-            yield numbers, self.array[numbers]
-
-    def encoded(self, encoder: Encoder) -> Rows | Tensor:
-        """Encoded at once if they are small, when asked for otherwise."""
-        coder = Coder(encoder, self.array.dtype)
-        if len(self.rows) * int(np.prod(self.array.shape[1:])) * 4 > self.memory:
-            return EncodedRows(self.array, coder, self.chosen)
-        parts = (part for _, part in self._parts())
-        return coder.encode_all(parts, len(self.rows))
+def scan_table(
+    table: TableSource,
+    batches: NumberedBatches,
+    columns: Columns,
+    request: TableRequest,
+    encoder: Encoder | None,
+) -> Pass:
+    """The pass over rows of a table, which are packed."""
+    path, target = table.path, columns.target
+    packer = Packer(len(columns.numbers), len(columns.categories), request, encoder)
+    labels = None if target is None else Labels(path, target)
+    known: list[dict[Any, int]] = [{} for _ in columns.categories]
+    rows, codes, fingerprint = list[Tensor](), list[Tensor](), 0
+    for numbers, batch in batches:
+        rows.append(torch.from_numpy(numbers))
+        fingerprint += _pack(path, batch, numbers, columns, packer, known)
+        if labels is not None and target is not None:
+            found = targets_of(path, target, batch.column(target), numbers)
+            codes.append(short(labels.add(*found)))
+        if request.progress is not None:
+            request.progress(packer.rows)
+    arrow().default_memory_pool().release_unused()
+    summary = packer.summary()
+    summary.targets = {} if labels is None else labels.values.as_counts()
+    return Pass(
+        torch.cat(rows) if rows else torch.empty(0, dtype=torch.int64),
+        summary,
+        fingerprint,
+        packer.encoded,
+        labels,
+        torch.cat(codes) if codes else None,
+    )
 
 
-def _short(codes: Integers) -> Tensor:
+def _pack(
+    path: str,
+    batch: Any,
+    rows: Integers,
+    columns: Columns,
+    packer: Packer,
+    known: list[dict[Any, int]],
+) -> int:
+    """Pack a batch; returns its fingerprint. `known` are numbers of texts that came before."""
+    nan, texts = packer.request.nan, []
+    numbers = _numbers_of(path, columns.numbers, batch, rows, nan)
+    if packer.encoder is not None:
+        check_far(path, packer.encoder, numbers, rows)
+    marks = row_marks(numbers)
+    for i, name in enumerate(columns.categories):
+        vocabulary, column = packer.vocabularies[i], batch.column(name)
+        if name in columns.numeric:
+            column = _without_nan(path, name, column, rows, nan)
+        found = texts_of(column, numeric=name in columns.numeric)
+        texts.append(vocabulary.encode(*found))
+        add_texts(marks, i, *found, known[i])
+        if len(vocabulary.codes) > _TEXTS:
+            raise ValueError(
+                f"{path}, column {name!r} has more than {_TEXTS:,} different texts: "
+                f"expected a category; leave it out with drop=[{name!r}]."
+            )
+    packer.add(numbers, texts)
+    return total(rows, marks)
+
+
+def short(codes: Integers) -> Tensor:
+    """Codes of labels, of which there are at most a thousand."""
     return torch.from_numpy(codes.astype(np.int16))
+
+
+def _numbers_of(path: str, names: Sequence[str], batch: Any, rows: Integers, nan: str) -> Floats:
+    """The numbers of some columns, NaN where a value is missing; `rows` are for errors."""
+    out = np.empty((batch.num_rows, len(names)))
+    for i, name in enumerate(names):
+        column = batch.column(name)
+        out[:, i] = _as_floats(column)
+        if doubtful(out[:, i]):
+            check_numbers(path, name, out[:, i], rows, nan, missing=_missing(column))
+    return out
+
+
+def doubtful(values: Floats) -> bool:
+    """Whether some values may be no numbers to work with; one pass, and mostly the answer is no."""
+    return not np.abs(values).sum() <= _LARGEST
+
+
+def check_numbers(
+    path: str, name: str, values: Floats, rows: Integers, nan: str, missing: Any = False
+) -> None:
+    """Raise with the place of the first value that is too large, or NaN and not `missing`."""
+    bad = np.abs(values) > _LARGEST
+    if nan == "error":
+        bad |= np.isnan(values) & ~np.asarray(missing)
+    if not bad.any():
+        return
+    at = int(bad.argmax())
+    if np.isnan(values[at]):
+        got, remedy = "NaN", "correct it, or say nan='missing' to take NaN for a missing value"
+    else:
+        got = "infinity" if np.isinf(values[at]) else f"{values[at]:g}, beyond {_LARGEST:g}"
+        remedy = "correct it, or leave it empty"
+    raise ValueError(
+        f"{path}, column {name!r}, row {int(rows[at])}: got {got}, expected a number; {remedy}."
+    )
+
+
+def texts_of(column: Any, numeric: bool = False) -> tuple[list[Value], Integers]:
+    """The different values of a column as texts, None if missing, and which each row has.
+
+    With `numeric` they are numbers, which are written in many ways.
+    """
+    pa, pc = arrow(), arrow("pyarrow.compute")
+    if not pa.types.is_dictionary(column.type):
+        column = _as_text(column).dictionary_encode()
+    values = _as_text(column.dictionary).to_pylist()
+    if numeric:
+        values = [tidy(value) for value in values]
+    which = pc.fill_null(column.indices.cast(pa.int64()), len(values)).to_numpy()
+    return [*values, None], which
+
+
+def targets_of(path: str, name: str, column: Any, rows: Integers) -> tuple[list[Value], Integers]:
+    """The different values of a target, and which each row has; all are there."""
+    if arrow().types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    values, which = texts_of(column)
+    missing = np.array([value is None or str(value).lower() == "nan" for value in values])[which]
+    if missing.any():
+        raise ValueError(
+            f"{path}, column {name!r}, row {int(rows[missing.argmax()])}: the label is missing; "
+            "expected one in every row: fill it in, or leave the row out."
+        )
+    return values[:-1], which
+
+
+def _without_nan(path: str, name: str, column: Any, rows: Integers, nan: str) -> Any:
+    """A column of numbers that are taken for texts, with NaN refused or made missing."""
+    pa, pc = arrow(), arrow("pyarrow.compute")
+    if not pa.types.is_floating(column.type):
+        return column
+    values = _as_floats(column)
+    if doubtful(values):
+        check_numbers(path, name, values, rows, nan, missing=_missing(column))
+    return pc.if_else(pc.is_nan(column), pa.scalar(None, column.type), column)
+
+
+def check_far(path: str, encoder: Encoder, numbers: Floats, rows: Integers) -> None:
+    """Raise with the place of a value that training's mean and deviation cannot make an input."""
+    with np.errstate(all="ignore"):
+        far = np.abs((numbers - encoder.means()) / encoder.stds()) > 1e30
+    if far.any():
+        row, column = np.argwhere(far)[0].tolist()
+        raise ValueError(
+            f"{path}, column {encoder.numbers[column].name!r}, row {int(rows[row])}: got "
+            f"{numbers[row, column]:g}, too far from all values of training; correct it, or leave "
+            "it empty."
+        )
+
+
+def _missing(column: Any) -> NDArray[np.bool_]:
+    missing: NDArray[np.bool_] = column.is_null().to_numpy(zero_copy_only=False)
+    return missing.astype(bool)
+
+
+def _as_floats(column: Any) -> Floats:
+    """Times as microseconds, whatever unit they have in this file."""
+    pa = arrow()
+    kind = column.type
+    if pa.types.is_dictionary(kind):
+        column = column.dictionary_decode()
+        kind = column.type
+    if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
+        zone = kind.tz if pa.types.is_timestamp(kind) else None
+        column = column.cast(pa.timestamp("us", zone), safe=False).cast(pa.int64())
+    elif pa.types.is_duration(kind):
+        column = column.cast(pa.duration("us"), safe=False).cast(pa.int64())
+    if column.type != pa.float32():
+        column = column.cast(pa.float64(), safe=False)
+    floats: Floats = column.to_numpy(zero_copy_only=False)
+    return floats
+
+
+def _as_text(column: Any) -> Any:
+    pa = arrow()
+    if pa.types.is_string(column.type):
+        return column
+    if pa.types.is_floating(column.type):  # pandas makes integers floats where some are missing
+        with contextlib.suppress(pa.ArrowInvalid):
+            column = column.cast(pa.int64())
+    return column.cast(pa.string(), safe=False)

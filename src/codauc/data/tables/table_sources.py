@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from abc import ABC, abstractmethod
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,84 +13,61 @@ import torch
 from torch import Tensor
 
 from codauc._internal.files import regular_file
-from codauc.data.rows import rows_in_block
-from codauc.data.shards import Piece, block_shards, dealt, even_shards
-from codauc.data.tables.arrays import Array, open_array, open_arrays
-from codauc.data.tables.column_roles import LARGE, TableRequest, columns_of, no_column, same_columns
-from codauc.data.tables.column_statistics import Moments, Summary
-from codauc.data.tables.column_values import Integers, targets_of, texts_of
+from codauc.data.shards import block_shards, dealt
+from codauc.data.tables.arrays import Array, FromArray, open_array, open_arrays
+from codauc.data.tables.column_roles import LARGE, TableRequest, columns_of, no_column
 from codauc.data.tables.columnar_files import ArrowTable, MemoryTable, ParquetTable, TableSource
 from codauc.data.tables.csv_files import CSVTable
-from codauc.data.tables.encoder import Columns, Encoder
-from codauc.data.tables.labels import Labels
-from codauc.data.tables.packed_rows import Packer, Vocabulary
-from codauc.data.tables.row_selection import Batches, KeptRows, Mask, RowSelection
-from codauc.data.tables.scan import ArrayPass, Pass, TablePass
+from codauc.data.tables.encoder import Encoder
+from codauc.data.tables.labels import Integers, Labels
+from codauc.data.tables.packed_rows import Vocabulary
+from codauc.data.tables.row_selection import (
+    KeptRows,
+    Mask,
+    NumberedBatches,
+    all_rows,
+    chosen_rows,
+    one_of,
+    within,
+)
+from codauc.data.tables.scan import Pass, check_count, scan_table, targets_of, texts_of
 
-
-class RowSource(ABC):
-    """People's data, of which a worker reads a share."""
-
-    path: str
-    columns: Columns
-    shape: tuple[int, ...] = ()  # of an image
-
-    @abstractmethod
-    def targets(self) -> tuple[Labels, Tensor]:
-        """The labels of all rows: what they are, and which each row has."""
-
-    @abstractmethod
-    def size(self) -> Any:
-        """Something that differs where workers have different data."""
-
-    def silos(self, name: str) -> Integers:
-        """To which silo each row belongs, in the order of the silos' names."""
-        raise ValueError(f"silo={name!r} with {self.path}: expected a table, with such a column.")
-
-    @abstractmethod
-    def even(self, rank: int, workers: int, encoder: Encoder | None) -> Pass:
-        """The pass over an even share."""
-
-    @abstractmethod
-    def some(
-        self, rows: Tensor | None, encoder: Encoder | None, later: Tensor | None = None
-    ) -> Pass:
-        """The pass over the rows of these numbers, or over all.
-
-        It also reads the rows `later`, and keeps them for passes to come.
-        """
+_PARQUET, _ARROW, _CSV = (
+    (".parquet", ".pq"),
+    (".arrow", ".feather", ".ipc"),
+    (".csv", ".tsv", ".txt"),
+)
+TABLES = (*_CSV, *_PARQUET, *_ARROW, ".npy", ".npz")
 
 
 # Workers of one process read a file once.
 _whole_files: WeakValueDictionary[tuple[Any, ...], KeptRows] = WeakValueDictionary()
 
 
-class FromTable(RowSource):
+class FromTable:
     """A file or frame with named columns."""
 
     def __init__(self, table: TableSource, options: TableRequest) -> None:
         self.table, self.path, self.options = table, table.path, options
         self.columns = columns = columns_of(table, options)
-        named = [*columns.numbers, *columns.categories, columns.target, options.silo]
-        self._used = list(dict.fromkeys(name for name in named if name is not None))
+        named = [*columns.inputs_and_target, *([options.silo] if options.silo else [])]
+        self.size: Any = table.blocks or table.bytes  # differs where workers have other data
+        self.shape: tuple[int, ...] = ()  # of an image
+        self._used = list(dict.fromkeys(named))
         self._whole: KeptRows | None = None  # all rows of the file
         self._later: KeptRows | None = None  # those of the parts that are read next
 
     def targets(self) -> tuple[Labels, Tensor]:
-        """From the column of the target alone."""
+        """The labels of all rows: what they are, and which each row has."""
         name, codes = str(self.columns.target), []
         labels = Labels(self.path, name)
         for rows, batch in self._column(name):
-            found = targets_of(self.path, name, self.table.kinds[name], batch.column(0), rows)
+            found = targets_of(self.path, name, batch.column(0), rows)
             codes.append(torch.from_numpy(labels.add(*found)))
         return labels, torch.cat(codes)
 
-    def size(self) -> Any:
-        """Rows of the blocks, or bytes."""
-        return self.table.blocks or self.table.bytes
-
     def silos(self, name: str) -> Integers:
-        """From the column of the silos alone."""
+        """To which silo each row belongs, in the order of the silos' names."""
         found, codes = Vocabulary(), []
         for rows, batch in self._column(name):
             values, which = texts_of(batch.column(0))
@@ -105,28 +81,17 @@ class FromTable(RowSource):
         names = np.array([str(value) for value in found.codes])
         return names.argsort().argsort()[np.concatenate(codes)]
 
-    def _column(self, name: str) -> Batches:
-        """All rows of one column.
-
-        A file without blocks is read as a whole, and kept for the passes to come if it fits.
-        """
-        memory = self.options.memory
-        if self.table.blocks is not None or self.table.bytes > memory:
-            yield from RowSelection(self.table).read([name])
-            return
+    def _column(self, name: str) -> NumberedBatches:
+        """All rows of one column; a small file without blocks is kept for the passes to come."""
+        if self.table.blocks is not None or self.table.bytes > self.options.memory:
+            return all_rows(self.table, [name])
         self._whole = self._whole or _whole_files.get(self._key())
-        if self._whole is not None:
-            yield from self._whole.read([name])
-            return
-        kept: KeptRows | None = KeptRows(memory)
-        for rows, batch in RowSelection(self.table).read(self._used):
-            if kept is not None and kept.bytes + batch.nbytes > memory:
-                kept = None  # values take more than their text
-            if kept is not None:
-                kept.add(rows, batch)
-            yield rows, batch.select([name])
-        if kept is not None:
-            self._whole = _whole_files[self._key()] = kept
+        if self._whole is None:
+            whole = KeptRows(self.options.memory, self.options.folder)
+            for rows, batch in all_rows(self.table, self._used):
+                whole.add(rows, batch)
+            self._whole = _whole_files[self._key()] = whole
+        return self._whole.read([name])
 
     def _key(self) -> tuple[Any, ...]:
         status = os.stat(self.path)
@@ -134,104 +99,43 @@ class FromTable(RowSource):
         return self.path, status.st_mtime_ns, status.st_size, tuple(self._used), kinds
 
     def even(self, rank: int, workers: int, encoder: Encoder | None) -> Pass:
-        """Blocks of its own if the file is large and has enough, else a row of each `workers`."""
+        """The pass over an even share.
+
+        It is blocks of its own if the file is large and has enough, else one of `workers` rows.
+        """
         blocks, seed = self.table.blocks, self.options.seed
         if blocks is not None:
-            _enough(self.path, sum(blocks), workers)
+            check_count(self.path, sum(blocks), workers)
         if blocks is not None and self.table.bytes > LARGE and len(blocks) >= workers:
-            return self._pass(
-                RowSelection(self.table, block_shards(blocks, workers, seed)[rank]), encoder
-            )
-
-        def mask(rows: Integers) -> Any:
-            return dealt(int(rows[0]), len(rows), workers, seed) == rank
-
-        return self._pass(RowSelection(self.table, mask=mask if workers > 1 else None), encoder)
+            return self._pass(within(block_shards(blocks, workers, seed)[rank]), encoder)
+        return self._pass(
+            lambda rows: dealt(int(rows[0]), len(rows), workers, seed) == rank, encoder
+        )
 
     def some(
         self, rows: Tensor | None, encoder: Encoder | None, later: Tensor | None = None
     ) -> Pass:
-        """Whatever blocks they are in."""
-        mask = None if rows is None else _one_of(rows)
+        """The pass over the rows of these numbers, or over all.
+
+        It also reads the rows `later`, and keeps them for passes to come.
+        """
+        return self._pass(None if rows is None else one_of(rows), encoder, later)
+
+    def _pass(
+        self, mask: Mask | None, encoder: Encoder | None, later: Tensor | None = None
+    ) -> Pass:
         kept, aside = self._whole or self._later, None
         if kept is None and later is not None:
             self._later = KeptRows(self.options.memory, self.options.folder)
-            aside = _one_of(later), self._later
-        return self._pass(RowSelection(self.table, None, mask, kept, aside), encoder)
-
-    def _pass(self, selection: RowSelection, encoder: Encoder | None) -> Pass:
-        options, columns = self.options, self.columns
-        packer = Packer(
-            len(columns.numbers),
-            len(columns.categories),
-            options.memory,
-            options.folder,
-            encoder,
-        )
-        return TablePass(selection, columns, packer, options)
+            aside = one_of(later), self._later
+        masks = [] if mask is None else [mask, *([] if aside is None else [aside[0]])]
+        columns = self.columns.inputs_and_target
+        batches = kept.read(columns) if kept else all_rows(self.table, columns, masks)
+        chosen = chosen_rows(batches, mask, aside)
+        return scan_table(self.table, chosen, self.columns, self.options, encoder)
 
 
-def _one_of(rows: Tensor) -> Mask:
-    """Whether a row is one of these."""
-    chosen = np.zeros(int(rows.max()) + 2 if len(rows) else 1, bool)
-    chosen[rows.numpy()] = True
-    return lambda numbers: chosen[np.minimum(numbers, len(chosen) - 1)]
-
-
-class FromArray(RowSource):
-    """An array of features or images, and one of labels with its name."""
-
-    def __init__(
-        self, path: str, array: Array, labels: tuple[str, Array] | None, options: TableRequest
-    ):
-        self.path, self.array, self.labels, self.options = path, array, labels, options
-        _check_array(path, array, labels)
-        ignored = {"drop": options.drop, "categories": options.categories}
-        for name, value in ignored.items():
-            if value:
-                raise ValueError(
-                    f"{name}={value!r} with the array {path}: expected a table, whose columns have "
-                    "names; give a frame or a file of one."
-                )
-        self.shape = tuple(array.shape[2:])
-        names = tuple(str(i) for i in range(array.shape[1]))
-        self.columns = Columns(names, (), None if labels is None else labels[0])
-        if options.encoder is not None:
-            same_columns(path, options.encoder, self.columns, self.shape)
-
-    def targets(self) -> tuple[Labels, Tensor]:
-        """From the array of labels."""
-        assert self.labels is not None
-        labels = Labels(self.path, self.labels[0])
-        codes = labels.add_array(np.asarray(self.labels[1]), np.arange(len(self.array)))
-        return labels, torch.from_numpy(codes)
-
-    def size(self) -> Any:
-        """The array's shape."""
-        return list(self.array.shape)
-
-    def even(self, rank: int, workers: int, encoder: Encoder | None) -> Pass:
-        """Blocks of its own if the array is large, else any rows."""
-        count, seed = len(self.array), self.options.seed
-        _enough(self.path, count, workers)
-        if workers == 1:
-            return self.some(None, encoder)
-        if self.array.nbytes <= LARGE:
-            return self.some(even_shards(count, workers, seed)[rank].sort().values, encoder)
-        rows = rows_in_block(self.array)
-        blocks = [min(rows, count - start) for start in range(0, count, rows)]
-        pieces = block_shards(blocks, workers, seed)[rank]
-        return self.some(torch.cat([_numbers(piece, rows) for piece in pieces]), encoder)
-
-    def some(
-        self, rows: Tensor | None, encoder: Encoder | None, later: Tensor | None = None
-    ) -> Pass:
-        """The array stays where it is, and is not read again; `rows` are kept as numbers."""
-        del later
-        done = ArrayPass(self.path, self.array, rows, self.options, encoder)
-        if self.labels is not None:
-            done.label(Labels(self.path, self.labels[0]), self.labels[1])
-        return done
+RowSource = FromTable | FromArray  # of which a worker reads a share
 
 
 def open_table(path: Path, known: dict[str, str]) -> TableSource:
@@ -241,16 +145,18 @@ def open_table(path: Path, known: dict[str, str]) -> TableSource:
     """
     if not path.exists():
         raise ValueError(f"{path} does not exist: expected a CSV, Parquet or Arrow file.")
-    suffixes = [suffix.lower() for suffix in path.suffixes[-2:]]
-    if path.is_dir() or suffixes[-1:] in ([".parquet"], [".pq"]):
+    if not path.is_dir():
+        regular_file(path)
+    suffixes = [suffix.lower() for suffix in path.suffixes[-2:]] or [""]
+    if path.is_dir() or suffixes[-1] in _PARQUET:
         return ParquetTable(path)
-    if suffixes and suffixes[-1] in (".arrow", ".feather", ".ipc"):
+    if suffixes[-1] in _ARROW:
         return ArrowTable(path)
-    if {".csv", ".tsv", ".txt"} & set(suffixes):
+    if set(_CSV) & set(suffixes):
         return CSVTable(path, known)
     raise ValueError(
-        f"{path}: expected a name that ends in .csv, .tsv, .csv.gz, .parquet, .arrow, .feather, "
-        ".npy or .npz; rename it to what it is."
+        f"{path}: expected a name that ends in {', '.join(TABLES)}, or in .csv.gz; rename it to "
+        "what it is."
     )
 
 
@@ -277,7 +183,7 @@ def _file(source: str | os.PathLike[str]) -> Path:
 
 
 def _known_kinds(options: TableRequest) -> dict[str, str]:
-    """What columns are, where that need not be told from their values."""
+    """What columns are, where that need not be found from their values."""
     kinds = dict.fromkeys(options.categories, "category")
     encoder = options.encoder
     if encoder is not None:
@@ -317,7 +223,7 @@ def _from_frame(frame: Any, options: TableRequest) -> RowSource:
         return FromTable(MemoryTable(frame), _with_target("the table", options))
     if not hasattr(target, "__len__"):
         raise ValueError(
-            f"target={target!r}: expected the name of a column, a text, or one label a row."
+            f"target={target!r}: expected the name of a column, a text, or one label per row."
         )
     name = str(getattr(target, "name", None) or "target")
     table = MemoryTable(frame, labels=(name, target))
@@ -346,38 +252,3 @@ def _npz(path: Path, options: TableRequest) -> tuple[Array, tuple[str, Array] | 
             "of features."
         )
     return next(iter(arrays.values())), labels
-
-
-def _check_array(path: str, array: Array, labels: tuple[str, Array] | None) -> None:
-    numbers = array.dtype.kind in "biuf" and array.dtype.itemsize <= 8
-    if array.ndim not in (2, 4) or not numbers or 0 in array.shape[1:]:
-        raise ValueError(
-            f"{path} is an array of {array.dtype} and shape {list(array.shape)}: expected "
-            "numbers [N, features], or images [N, channels, H, W]."
-        )
-    if not len(array):
-        raise ValueError(f"{path} has 0 rows: expected some.")
-    if labels is not None and labels[1].shape != (len(array),):
-        raise ValueError(
-            f"{path} has {len(array)} rows and the labels the shape {list(labels[1].shape)}: "
-            "expected one label a row."
-        )
-
-
-def _enough(path: str, count: int, workers: int) -> None:
-    if count < workers:
-        raise ValueError(
-            f"{path} has {count} rows for {workers} workers: expected at least one each; use at "
-            f"most {count} workers."
-        )
-
-
-def _numbers(piece: Piece, rows: int) -> Tensor:
-    start = piece.block * rows
-    return torch.arange(start + piece.start, start + piece.stop)
-
-
-def label_summary(labels: Labels) -> Summary:
-    """What labels alone tell."""
-    counts = labels.values.as_counts()
-    return Summary(sum(counts.values()), Moments(0), [], counts)
