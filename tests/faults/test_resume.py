@@ -317,7 +317,7 @@ def test_other_workers_whatever_the_way(way, table, tmp_path):
 
 def test_the_rest_of_the_epoch_is_covered_once_by_other_workers(table, tmp_path, monkeypatch):
     """The samples that two workers have not given before the cut are those that three give."""
-    from codauc.training import components as trainer
+    from codauc.training import build as trainer
 
     given = []
 

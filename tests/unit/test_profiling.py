@@ -19,9 +19,8 @@ from codauc.training import profiler as profiling
 from codauc.training.build import resolve_settings
 from codauc.training.checkpoint_policy import RunControl
 from codauc.training.loop import fit
-from codauc.training.observer import Observer
 from codauc.training.profile_table import profile_table
-from codauc.training.profiler import Clock
+from codauc.training.profiler import Clock, Observer
 
 EVERY_STEP = {"reading", "forward", "loss", "backward", "step", "rest"}
 

@@ -15,8 +15,8 @@ from codauc.metrics.calibration import Calibration, average_precision, calibrate
 from codauc.models import TabularNet
 from codauc.models.piecewise import Pieces, edges_of
 from codauc.runs.settings import CommunicationSettings, Recipe, RecipeSettings, RunSettings
-from codauc.training.model_choice import ModelChoice
 from codauc.training.recipe import Facts, factor_of, plan, resolve
+from codauc.training.validation import ModelChoice
 
 TABLE = Facts(10_000, 500, images=False)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from torch import nn
@@ -13,7 +15,6 @@ from codauc.data.dataset import DataSet
 from codauc.models.model_file import save_model
 from codauc.runs.directory import MODEL, History, Record, RunFolder
 from codauc.runs.settings import CONFIG, RunSettings
-from codauc.training.observer import Observer
 
 
 class Callback:
@@ -38,19 +39,6 @@ class Callback:
 
     def on_end(self, summary: dict[str, Any]) -> None:
         """The run is over."""
-
-
-class CallbackList:
-    """Calls one method of each of several callbacks; their time is that of "files"."""
-
-    def __init__(self, callbacks: Sequence[Callback], observer: Observer) -> None:
-        self.callbacks, self.section = callbacks, observer.section
-
-    def call(self, method: Callable[..., None], *arguments: Any) -> None:
-        """Call `method`, one of `Callback`, of each."""
-        with self.section("files"):
-            for callback in self.callbacks:
-                getattr(callback, method.__name__)(*arguments)
 
 
 class ProgressBar(Callback):
@@ -120,3 +108,34 @@ class DirectoryWriter(Callback):
         except OSError as error:
             note(f"\nStep {step}: {error.strerror or error}; the run continues.")
             self.folder.note_fault("not written", step=step, reason=str(error))
+
+
+class TensorBoard(Callback):
+    """Writes every number of every record as a scalar, and the end's AUC with the settings."""
+
+    def __init__(self, folder: Path, records: Sequence[Record] = ()) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError as error:
+            raise ValueError(
+                f"TensorBoard's events cannot be written ({error}): install tensorboard, or leave "
+                "out tensorboard=True."
+            ) from error
+        again = {"purge_step": records[-1].step + 1} if records else {}
+        self.writer: Any = SummaryWriter(folder / "tensorboard", **again)
+
+    def on_record(self, record: Record) -> None:
+        """One point of each curve."""
+        plain = asdict(record)
+        step = plain.pop("step")
+        for name, value in plain.items():
+            if value is not None and not isinstance(value, bool):
+                self.writer.add_scalar(name, value, step)
+        self.writer.flush()
+
+    def on_end(self, summary: dict[str, Any]) -> None:
+        """The test set's numbers."""
+        for name in ("test_auc", "average_precision"):
+            if summary.get(name) is not None:
+                self.writer.add_scalar(name, summary[name], summary["steps"])
+        self.writer.close()

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 from codauc.algorithm.rounds import NotFiniteError
 from codauc.runs.checkpoints import Checkpoints, Found
-from codauc.training.observer import Observer
+from codauc.training.profiler import Observer
 from codauc.training.run_progress import RunProgress
 from codauc.workers.signals import AskedToLeave
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import time
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -20,35 +21,20 @@ from codauc.runs.checkpoints import Checkpoints, Found
 from codauc.runs.directory import CHECKPOINTS, MODEL, REPORT, TRACE, RunFolder
 from codauc.runs.settings import CONFIG, RunSettings
 from codauc.training.build import resolve_settings
-from codauc.training.callbacks import Callback, DirectoryWriter, ProgressBar
+from codauc.training.callbacks import Callback, DirectoryWriter, ProgressBar, TensorBoard
 from codauc.training.checkpoint_policy import RunControl
-from codauc.training.directory_claim import DirectoryClaim, complete_end
-from codauc.training.elastic import (
-    launched_here,
-    limit_waiting,
-    may_restart,
-    restarts,
-    under_elastic,
-)
+from codauc.training.directory_claim import claimed, complete_end
 from codauc.training.loop import Trained, fit
-from codauc.training.observer import Observer
-from codauc.training.profiler import Clock
-from codauc.training.resume import (
-    as_saved,
-    check_data,
-    check_seed,
-    check_settings,
-    identity,
-    usable,
-)
+from codauc.training.profiler import Clock, Observer
+from codauc.training.resume import check_same, identity, usable
 from codauc.training.run_state import SavedRun
-from codauc.training.run_summary import scores_of_test_set, summary_of
-from codauc.training.tensorboard import TensorBoard
 from codauc.workers.agreement import together
 from codauc.workers.group import Group, GroupError, LocalGroup
 from codauc.workers.signals import LEAVE, AskedToLeave, Requests
 from codauc.workers.watchdog import end_with_parent, guarded
 
+_LEAST_WAIT, _MOST_WAIT = 10.0, 300.0  # seconds for another worker, once training has begun
+_PATIENT_WAIT = 100.0  # where nobody would start the workers again
 _SIGNALS_SPREAD = 2.0  # seconds from the first worker to the last that is asked to leave
 
 
@@ -68,10 +54,12 @@ class Job:
 
     def work(self, group: Group) -> dict[str, Any] | None:
         """One worker's part; worker 0 writes the files and returns the summary."""
-        if under_elastic():
+        elastic = "TORCHELASTIC_RUN_ID" in os.environ  # torch's launcher has started this process
+        launched_here = multiprocessing.parent_process() is not None  # codauc.launch has
+        if elastic:
             end_with_parent(os.getppid())
         group = LocalGroup() if group.size == 1 else group  # whatever has started it
-        with guarded() if under_elastic() and not launched_here() else nullcontext():
+        with guarded() if elastic and not launched_here else nullcontext():
             return self._work(group)
 
     @property
@@ -88,8 +76,9 @@ class Job:
         data = identity(opened, group)
         settings = resolve_settings(self.settings, opened, group.size)
         together(group, lambda: _try_model(settings), "start")  # before an existing run is lost
-        claim = DirectoryClaim(settings.data.source, self.out, self.resuming, self.overwrite)
-        with claim.held(group) as folder, self.requests.polled():
+        options = {"resuming": self.resuming, "overwrite": self.overwrite}
+        claim = claimed(group, settings.data.source, self.out, **options)
+        with claim as folder, self.requests.polled():
             if self.resuming and (summary := self._finished_before(group, held=True)) is not None:
                 return summary  # another process has ended it meanwhile
             return WorkerRun(self, group, folder, opened, data).train(settings)
@@ -140,7 +129,7 @@ class WorkerRun:
         if found is not None:
             settings = together(group, lambda: self._settings_of(found), "checkpoint")
         if settings.communication.timeout is None:
-            limit_waiting(folder, group, 0 if found is None else found.number)
+            _limit_waiting(folder, group, 0 if found is None else found.number)
         callbacks = self._callbacks(found) if group.rank == 0 else []
         trace = folder / TRACE if group.rank == 0 else None
         clock = Clock(trace) if self.job.profile else None
@@ -152,7 +141,7 @@ class WorkerRun:
         except AskedToLeave as left:
             return self._left(left)
         except GroupError as error:
-            if may_restart():
+            if _may_restart():
                 raise
             raise self._with_remedy(error) from error
         finally:
@@ -178,16 +167,15 @@ class WorkerRun:
         given, workers = self.job.settings, self.group.size
         with usable(found):
             saved = SavedRun.unpack(found.base)
-            check_seed(saved.settings, given)
-            check_data(saved.data, self.data)
-            check_settings(saved.settings, resolve_settings(given, self.opened, found.size))
+            resolved = resolve_settings(given, self.opened, found.size)
+            check_same(saved, resolved, self.data)
             saved.run.journal.typed_records()
         if given.data.own and found.size != workers:
             raise ValueError(
                 f"{workers} workers in place of {found.size}, each with data of its own: expected "
                 "the same workers, as their data cannot be shared out anew."
             )
-        return resolve_settings(as_saved(given, saved.settings), self.opened, workers)
+        return resolve_settings(replace(resolved, device=given.device), self.opened, workers)
 
     def _callbacks(self, found: Found | None) -> list[Callback]:
         """Those of worker 0; the results of an earlier end are removed, as the run continues."""
@@ -223,7 +211,7 @@ class WorkerRun:
     def _left(self, left: AskedToLeave) -> dict[str, Any]:
         """After the state was saved: this process was asked to leave, or only another one was."""
         deadline = time.monotonic() + _SIGNALS_SPREAD
-        while may_restart() and not self.job.requests.pending(LEAVE):
+        while _may_restart() and not self.job.requests.pending(LEAVE):
             if time.monotonic() > deadline:
                 raise GroupError(f"worker {self.group.rank}: another worker was asked to leave.")
             time.sleep(0.05)
@@ -241,13 +229,13 @@ class WorkerRun:
         """
         if trained.interrupted and self.group.rank == 0:
             self.folder.note_fault("interrupted", step=trained.steps)
-        test = scores_of_test_set(trained, self.opened, self.group)
+        test = trained.scores_of_test_set(self.opened, self.group)
 
         def write() -> dict[str, Any] | None:
             if self.group.rank:
                 return None
             folder = self.folder
-            summary = {"run": str(folder.path), **summary_of(trained, self.opened, test)}
+            summary = {"run": str(folder.path), **trained.summary(self.opened, test)}
             save_model(folder / MODEL, trained.model, self.opened.encoder, trained.calibration)
             if test is not None:
                 folder.write_scores(*test)
@@ -265,3 +253,34 @@ def _try_model(settings: RunSettings) -> None:
     """Raise if the network cannot be made."""
     with torch.random.fork_rng([]):
         build(settings.model.name, **settings.model.arguments)
+
+
+def _launcher_says(name: str) -> int:
+    """A number in the environment that torch's elastic launcher has set."""
+    text = os.environ.get(f"TORCHELASTIC_{name}", "")
+    return int(text) if text.isdigit() else 0
+
+
+def restarts() -> int:
+    """How often the elastic launcher has started the workers again."""
+    return _launcher_says("RESTART_COUNT")
+
+
+def _may_restart() -> bool:
+    """Whether the workers would be started again if this one failed."""
+    return _launcher_says("MAX_RESTARTS") > restarts()
+
+
+def _limit_waiting(folder: RunFolder, group: Group, step: int) -> None:
+    """Limit waiting for others by how long calls take; longer where a run made no progress."""
+    stuck = torch.tensor([_without_progress(folder, step)])
+    group.broadcast_(stuck, "checkpoint")  # worker 0's directory knows
+    more = 2 ** min(int(stuck), 4)
+    least = _LEAST_WAIT if _may_restart() else _PATIENT_WAIT
+    group.limit_waiting(more * least, more * _MOST_WAIT)
+
+
+def _without_progress(folder: RunFolder, step: int) -> int:
+    """How often in succession a run was already resumed at this step: its workers may be slow."""
+    steps = [fault.get("step") for fault in folder.faults() if fault.get("event") == "resumed"]
+    return next((i for i, earlier in enumerate(reversed(steps)) if earlier != step), len(steps))

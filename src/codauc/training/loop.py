@@ -7,22 +7,26 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from codauc.algorithm.rounds import NotFiniteError
 from codauc.data.dataset import DataSet
-from codauc.metrics.calibration import Calibration
+from codauc.metrics.auc_values import auc_interval
+from codauc.metrics.calibration import Calibration, average_precision, calibrate
 from codauc.runs.directory import Record
 from codauc.runs.settings import Recipe, RunSettings
-from codauc.training.callbacks import Callback, CallbackList
+from codauc.training.build import make_components
+from codauc.training.callbacks import Callback
 from codauc.training.checkpoint_policy import CheckpointPolicy, RunControl
-from codauc.training.components import make_components
 from codauc.training.recipe import Plan, plan
-from codauc.training.recovery import Recovery
 from codauc.training.run_progress import RunProgress
 from codauc.training.run_state import RunPosition
+from codauc.training.validation import gathered, scores_of
+from codauc.version import __version__
 from codauc.workers.group import Group, GroupError
 
 Objective = Callable[[Tensor, Tensor], Tensor]
@@ -45,6 +49,68 @@ class Trained:
     interrupted: bool
     ledger: dict[str, float]
     notes: list[str]
+
+    def scores_of_test_set(self, opened: DataSet, group: Group) -> tuple[Any, Any] | None:
+        """The test set's log-odds and labels, in the order of the source, on every worker.
+
+        Where a sample has no finite score there is a note in place of test results.
+        """
+        part = opened.test
+        if part is None:
+            return None
+        assert part.y is not None
+        scores = gathered(scores_of(self.model, part), group)
+        labels = gathered(part.y.numpy().astype(np.bool_), group)
+        rows = gathered(part.rows.numpy(), group)
+        bad = ~np.isfinite(scores)
+        if bad.any():
+            self.notes.append(
+                f"No test AUC: {int(bad.sum())} of {len(bad)} test samples have no finite score, "
+                f"the first is row {int(rows[bad].min())}."
+            )
+            return None
+        order = np.argsort(rows, kind="stable")
+        return self.calibration.log_odds(scores)[order], labels[order]
+
+    def summary(self, opened: DataSet, test: tuple[Any, Any] | None) -> dict[str, Any]:
+        """What summary.json holds; `test` is what `scores_of_test_set` gave."""
+        train, settings = opened.train, self.settings
+        auc = None if test is None else auc_interval(*test)
+        return {
+            "test_auc": None if auc is None else auc.value,
+            "auc_low": None if auc is None else auc.low,
+            "auc_high": None if auc is None else auc.high,
+            "average_precision": None if test is None else average_precision(*test),
+            "validation_auc": self.validation_auc,
+            "steps": self.steps,
+            "best_step": self.step,
+            "rounds": int(self.ledger["rounds"]),
+            "bytes_per_worker": int(self.ledger["bytes_sent"]),
+            "seconds": self.seconds,
+            **{name: self.ledger[name] for name in ("computing", "communicating", "waiting")},
+            "pos_ratio": train.pos_ratio,
+            "train_samples": train.samples,
+            "validation_samples": 0 if opened.validation is None else opened.validation.samples,
+            "test_samples": 0 if opened.test is None else opened.test.samples,
+            "test_positives": 0 if opened.test is None else opened.test.positives,
+            "workers": [count._asdict() for count in train.counts],
+            "data": settings.data.source,
+            "target": settings.data.target,
+            "positive": list(opened.positive),
+            "negative": list(opened.negative[:20]),
+            "model": {
+                "name": settings.model.name,
+                "parameters": sum(p.numel() for p in self.model.parameters()),
+            },
+            "shape": list(opened.shape),
+            "calibration": self.calibration._asdict(),
+            "recipe": settings.recipe.name,
+            "sync_every": settings.communication.sync_every,
+            "notes": self.notes,
+            "finished": not self.interrupted,
+            "interrupted": self.interrupted,
+            "version": __version__,
+        }
 
 
 def fit(
@@ -73,8 +139,7 @@ def fit(
     progress = RunProgress(settings, opened, parts, stages, control.data)
     if control.found is not None:
         progress.resume(control.found)
-    called = CallbackList(callbacks if group.rank == 0 else (), control.observer)
-    loop = TrainingLoop(progress, stages, called, control)
+    loop = TrainingLoop(progress, stages, callbacks if group.rank == 0 else (), control)
     with _threads(settings, opened), control.observer.measuring(parts.coda):
         return loop.run()
 
@@ -83,13 +148,13 @@ class TrainingLoop:
     """One worker's part of one run: Algorithm 1 of the paper, stage by stage."""
 
     def __init__(
-        self, progress: RunProgress, plan: Plan, callbacks: CallbackList, control: RunControl
+        self, progress: RunProgress, plan: Plan, callbacks: Sequence[Callback], control: RunControl
     ) -> None:
         self.progress, self.plan, self.callbacks, self.control = progress, plan, callbacks, control
         self.settings, self.recipe = progress.settings, progress.recipe
         self.parts, self.coda, self.opt = progress.parts, progress.coda, progress.parts.opt
         self.validation, self.section = progress.validation, control.observer.section
-        self.policy, self.recovery = CheckpointPolicy(progress, control), Recovery(progress)
+        self.policy = CheckpointPolicy(progress, control)
         self.alone = self.parts.group.size == 1
         self.same_steps = self.settings.communication.averages == "gradients"
 
@@ -100,7 +165,7 @@ class TrainingLoop:
 
     def run(self) -> Trained:
         """All stages; then the model that is kept."""
-        self.callbacks.call(Callback.on_start, self.settings, self.plan.steps)
+        self._call(Callback.on_start, self.settings, self.plan.steps)
         if self.recipe.start == "estimate" and self.coda.current is None and not self.at.step:
             self.coda.estimate(self.parts.batches, self.recipe.dual_samples)
         self._remember()
@@ -111,7 +176,7 @@ class TrainingLoop:
                 interrupted = self._stage(number)
                 self._evaluate(number, stage_end=True)
             except NotFiniteError as error:
-                self.recovery.go_back(error)
+                self.progress.go_back(error)
                 continue
             except GroupError:
                 self.policy.leave_after_failed_round(self.at.step, resumable=self._round_missing())
@@ -165,14 +230,12 @@ class TrainingLoop:
             self.at.owed = self.opt.steps > before
             self.at.step += self.opt.steps - before
         self.at.owed = False
-        self.progress.step_size.set(self.at.step)
+        self.progress.set_step_size()
 
     def _after_step(self, number: int) -> None:
         """What follows a step: callbacks, requests, an evaluation, a checkpoint."""
         stage, step = self.plan.stages[number], self.at.step
-        self.callbacks.call(
-            Callback.on_step, step, self._label(number), self.parts.group.ledger.rounds
-        )
+        self._call(Callback.on_step, step, self._label(number), self.parts.group.ledger.rounds)
         self.policy.forward_requests()
         fresh = self.policy.notice_round(step)
         inside, alike = self.opt.steps < stage.steps, self._alike(number)
@@ -212,13 +275,19 @@ class TrainingLoop:
         with self.section("evaluation"):
             with self.validation.evaluated(self.at.step, self.coda.drift) as result:
                 if result.kept:
-                    self.callbacks.call(Callback.on_keep, self.parts.model, self.at.step)
+                    self._call(Callback.on_keep, self.parts.model, self.at.step)
             record = self.progress.record(result, self._label(number), stage_end=stage_end)
-            self.callbacks.call(Callback.on_record, record)
+            self._call(Callback.on_record, record)
+
+    def _call(self, method: Callable[..., None], *arguments: Any) -> None:
+        """Call `method`, one of `Callback`, of each callback."""
+        with self.section("files"):
+            for callback in self.callbacks:
+                getattr(callback, method.__name__)(*arguments)
 
     def _remember(self) -> None:
         with self.section("checkpoint"):
-            self.recovery.remember()
+            self.progress.remember()
 
     def _round_missing(self) -> bool:
         """Whether a round is due at this step, and can be repeated from the state as it is."""
@@ -244,9 +313,10 @@ class TrainingLoop:
         )
 
     def _calibration(self) -> Calibration:
-        if self.settings.data.watch == "test" or self.validation.choice.state.scores is None:
+        scores = self.validation.choice.state.scores
+        if self.settings.data.watch == "test" or scores is None:
             return Calibration()
-        found = self.validation.calibration()
+        found = calibrate(scores, self.validation.labels)
         if found == Calibration():
             self.progress.journal.notes.append(
                 "Scores do not rise with the share of positives on the validation set."

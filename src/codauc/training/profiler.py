@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import time
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from functools import partial
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from functools import cache, partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 
+from codauc._internal.files import whole_file
+from codauc._internal.progress import note
 from codauc.algorithm.engine import CoDA
 from codauc.runs.directory import TRACE
-from codauc.training.observer import Observer, Section
 from codauc.training.profile_table import FIRST_TRACED, LAST_TRACED
-from codauc.training.trace import Trace
 from codauc.workers.agreement import gather_bytes
 from codauc.workers.group import Group
 
 T = TypeVar("T")
+
+# A section of the time of training. "apart" is inside a collective, while others may compute.
+_Step = Literal["reading", "forward", "loss", "backward", "step", "round", "apart", "rest"]
+_Between = Literal["window", "stage", "evaluation", "files", "checkpoint", "trace"]
+Section = _Step | _Between
 
 _LABELS = {  # the rows, in the order in which they are shown
     "reading": "reading the batch",
@@ -45,6 +51,27 @@ _LABELS = {  # the rows, in the order in which they are shown
 _RECENT = 10_000  # the last times of a section, of which the median is taken
 
 
+class Observer:
+    """By which a training loop says which part of its work it does; nothing is measured."""
+
+    def section(self, name: Section) -> AbstractContextManager[None]:
+        """Inside this block the time belongs to the section `name`."""
+        del name
+        return nullcontext()
+
+    def reading(self, batches: Iterator[T]) -> Iterator[T]:
+        """The same batches; the time to get one belongs to "reading"."""
+        return batches
+
+    def on_step(self) -> None:
+        """A step was taken."""
+
+    def measuring(self, coda: CoDA) -> AbstractContextManager[None]:
+        """Training happens inside this block."""
+        del coda
+        return nullcontext()
+
+
 class Clock(Observer):
     """Every moment of training belongs to exactly one section, so sections add up to the whole.
 
@@ -53,14 +80,14 @@ class Clock(Observer):
     """
 
     def __init__(self, trace: Path | None = None) -> None:
-        self.seconds: dict[str, float] = {}
+        self.seconds: dict[str, float] = defaultdict(float)
         self.times: Counter[str] = Counter()  # steps in which a section had time
-        self.recent: dict[str, deque[float]] = {}
+        self.recent: dict[str, deque[float]] = defaultdict(lambda: deque(maxlen=_RECENT))
         self.steps, self.begin, self.end = 0, 0.0, 0.0
         self.sent, self.waited = 0.0, 0.0
         self.device = torch.device("cpu")
         self.trace = None if trace is None else Trace(trace)
-        self._now: dict[str, float] = {}  # of this step
+        self._now: dict[str, float] = defaultdict(float)  # of this step
         self._current: Section = "rest"
         self._since = 0.0
         self._before: Section = "rest"  # the section in which a collective began
@@ -71,8 +98,8 @@ class Clock(Observer):
         """From now on the time belongs to this section."""
         if self._synchronise is not None:
             self._synchronise()
-        now, current = time.perf_counter(), self._current
-        self._now[current] = self._now.get(current, 0.0) + now - self._since
+        now = time.perf_counter()
+        self._now[self._current] += now - self._since
         self._current, self._since = name, now
         if self.trace is not None and self.trace.going:
             self.trace.label(name)
@@ -106,19 +133,19 @@ class Clock(Observer):
         """Enter the times of this step, or of what follows the last one."""
         self.mark(self._current)
         for name, seconds in self._now.items():
-            self.seconds[name] = self.seconds.get(name, 0.0) + seconds
+            self.seconds[name] += seconds
             if not (last and self.times[name] == self.steps):  # part of every step, and now of none
                 self.times[name] += 1
-                self.recent.setdefault(name, deque(maxlen=_RECENT)).append(seconds)
+                self.recent[name].append(seconds)
         self._now.clear()
 
     @contextmanager
     def measuring(self, coda: CoDA) -> Iterator[None]:
         """Training happens inside this block; rounds and collectives are observed."""
-        group, self.device = coda.group, coda.opt.flat.vectors[0].device
+        group, self.device = coda.group, next(coda.opt.model.parameters()).device
         self._synchronise = synchroniser(self.device)
         self._simulated = group.size > 1 and not group.apart
-        sent, waited = _sent(group), _waited(group)
+        before = group.ledger.record()
         self.begin = self._since = time.perf_counter()
         with ExitStack() as stack:
             if group.size > 1:
@@ -132,7 +159,9 @@ class Clock(Observer):
                         self.trace.stop()
                 self._enter(last=True)
                 self.end = self._since
-        self.sent, self.waited = _sent(group) - sent, _waited(group) - waited
+        after = group.ledger.record()
+        self.waited = after["waiting"] - before["waiting"]
+        self.sent = after["communicating"] - before["communicating"]
 
     def _stopped(self) -> None:
         """The worker stopped computing, to communicate."""
@@ -188,19 +217,8 @@ def synchroniser(device: torch.device) -> Callable[[], object] | None:
     """
     if device.type == "cpu":
         return None
-    accelerator = getattr(torch, "accelerator", None)  # since torch 2.6
-    if accelerator is not None:
-        return partial(accelerator.synchronize, device)
-    found = getattr(getattr(torch, device.type, None), "synchronize", None)
-    return partial(found, device) if found is not None and device.type == "cuda" else found
-
-
-def _sent(group: Group) -> float:
-    return group.ledger.seconds(*group.ledger.tallies)
-
-
-def _waited(group: Group) -> float:
-    return sum((tally.waiting for tally in group.ledger.tallies.values()), 0.0)
+    wait = getattr(torch, device.type).synchronize
+    return wait if device.type == "mps" else partial(wait, device)  # mps is always one
 
 
 def _one(part: Mapping[str, Any]) -> dict[str, float]:
@@ -224,3 +242,60 @@ def _taking_turns(parts: Sequence[Mapping[str, Any]]) -> tuple[float, dict[str, 
     found["sending"] = min(left, sum(part["sent"] for part in parts))
     found["turns"] = left - found["sending"]
     return whole, dict(found)
+
+
+class Trace:
+    """A trace of some steps. What goes wrong is a message; the run continues."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.going, self.written = path, False, False
+        self._profile: Any = None
+        self._label: Any = None
+
+    def start(self, device: torch.device) -> None:
+        """Begin."""
+        kind = device.type if device.type in ("cuda", "xpu") else None
+        try:
+            # what torch.profiler is made of; the latter would first import torch's compiler
+            prepare()
+            self._profile = torch.autograd.profiler.profile(use_device=kind, use_kineto=True)
+            self._profile.__enter__()
+            self.going = True
+        except Exception as error:  # another profiler may be at work
+            self._report(error)
+
+    def label(self, name: str) -> None:
+        """Give what follows the name of its section."""
+        if self._label is not None:
+            self._label.__exit__(None, None, None)
+        self._label = torch.autograd.profiler.record_function(f"codauc: {name}")
+        self._label.__enter__()
+
+    def stop(self) -> None:
+        """End, and write the file."""
+        if not self.going:
+            return
+        self.going = False
+        try:
+            if self._label is not None:
+                self._label.__exit__(None, None, None)
+            self._profile.__exit__(None, None, None)
+            with whole_file(self.path, "the trace") as partial_file:
+                self._profile.export_chrome_trace(str(partial_file))
+            self.written = True
+        except Exception as error:  # a full disk, or an odd build of torch
+            self._report(error)
+
+    def _report(self, error: Exception) -> None:
+        note(f"\nNo {TRACE} ({error}); the run continues.")
+
+
+@cache
+def prepare() -> None:
+    """Start torch's profiler once, before there are threads of workers.
+
+    It warns if its first use is in another thread than the one that imported torch.
+    """
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # it would log when it starts and ends
+    with suppress(Exception), torch.autograd.profiler.profile(use_kineto=True):
+        pass

@@ -1,9 +1,9 @@
-"""Whether a saved state fits, and one state of several where the number of workers has changed."""
+"""Whether a saved state is of this run: the same settings, the same data, nothing missing."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
@@ -16,16 +16,19 @@ from codauc.data.dataset import DataSet, Part
 from codauc.data.fingerprint import combined, total
 from codauc.runs.checkpoints import Found
 from codauc.runs.settings import RunSettings
+from codauc.training.run_state import SavedRun
 from codauc.workers.agreement import gather_bytes
 from codauc.workers.group import Group, GroupError
 
 _CPU = torch.device("cpu")
-_FREE = {  # settings that may differ when a run is resumed
-    "data": ("source", "test", "images"),
-    "communication": ("workers", "simulate", "timeout"),
-}
-_FREE_TABLES = ("device", "safety")
-_ANY_SHAPE = ("tallies", "encoding", "under_way", "stage")  # of the engine's state
+_FREE_TABLES = ("device", "safety")  # settings that may differ when a run is resumed
+_FREE = (
+    *("data.source", "data.test", "data.images"),
+    *("communication.workers", "communication.simulate", "communication.timeout"),
+)
+_ANY_SHAPE = (  # parts of a state that differ from step to step
+    *("tallies", "encoding", "under_way", "stage", "choice", "records", "notes", "times"),
+)
 
 
 def identity(opened: DataSet, group: Group) -> dict[str, Any]:
@@ -59,44 +62,35 @@ def _labels(part: Part) -> int:
     return total(part.rows.numpy(), part.y.numpy().astype(np.uint64))
 
 
-def check_data(saved: dict[str, Any], here: dict[str, Any]) -> None:
-    """Raise if a state was saved on other data, and say what differs."""
-    for name in {**saved, **here}:
-        there, mine = saved.get(name), here.get(name)
-        if there != mine:
-            raise ValueError(
-                f"other data: {name} {_short(there)} in the run that was saved, {_short(mine)} "
-                "here: expected the same data; use those, or begin anew with overwrite=True."
-            )
+def check_same(saved: SavedRun, settings: RunSettings, data: Mapping[str, Any]) -> None:
+    """Raise if a run was begun with other settings or on other data, and say what differs."""
+    there, here = _fixed(saved.settings), _fixed(asdict(settings))
+    _compare("", {"seed": there.get("seed")}, {"seed": settings.seed})  # which parts the data
+    _compare("other data: ", saved.data, data)
+    _compare("", there, here)
 
 
-def check_seed(saved: dict[str, Any], here: RunSettings) -> None:
-    """Raise if a run was begun with another seed, which would part the same data in another way."""
-    _compare("seed", saved.get("seed"), here.seed)
-
-
-def check_settings(saved: dict[str, Any], here: RunSettings) -> None:
-    """Raise if a run was begun with other settings, and say which."""
-    mine = json.loads(json.dumps(asdict(here)))
-    for table in mine:
+def _fixed(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that must stay as they are when a run is resumed, by their full names."""
+    found: dict[str, Any] = {}
+    for table, values in json.loads(json.dumps(settings)).items():
         if table in _FREE_TABLES:
             continue
-        there = saved.get(table)
-        if not isinstance(mine[table], dict) or not isinstance(there, dict):
-            _compare(table, there, mine[table])
-            continue
-        for name in {**there, **mine[table]}:
-            if name not in _FREE.get(table, ()):
-                _compare(f"{table}.{name}", there.get(name), mine[table].get(name))
+        if isinstance(values, dict):
+            found |= {f"{table}.{name}": value for name, value in values.items()}
+        else:
+            found[table] = values
+    return {name: value for name, value in found.items() if name not in _FREE}
 
 
-def _compare(name: str, there: Any, here: Any) -> None:
-    if there != here:
-        raise ValueError(
-            f"{name} is {_short(there)} in the run that was saved, {_short(here)} here: expected "
-            "the same to resume it; use the settings of that run, or begin anew with "
-            "overwrite=True."
-        )
+def _compare(what: str, saved: Mapping[str, Any], here: Mapping[str, Any]) -> None:
+    for name in {**saved, **here}:
+        if saved.get(name) != here.get(name):
+            raise ValueError(
+                f"{what}{name} is {_short(saved.get(name))} in the run that was saved, "
+                f"{_short(here.get(name))} here: expected the same to resume it; use what that run "
+                "had, or begin anew with overwrite=True."
+            )
 
 
 @contextmanager
@@ -136,19 +130,6 @@ def check_like(saved: Any, mine: Any, where: str) -> None:
         not isinstance(saved, Tensor) or (saved.shape, saved.dtype) != (mine.shape, mine.dtype)
     ):
         raise TypeError(f"{where} is of another kind")
-
-
-def as_saved(settings: RunSettings, saved: dict[str, Any]) -> RunSettings:
-    """The settings that were saved, where they decide; those of now where they may differ."""
-    values = asdict(settings)
-    for table, there in saved.items():
-        if table not in _FREE_TABLES and isinstance(there, dict):
-            free = _FREE.get(table, ())
-            values[table].update({k: v for k, v in there.items() if k not in free})
-        elif table not in _FREE_TABLES:
-            values[table] = there
-    # what was saved is what is here, name by name: see check_settings
-    return RunSettings.from_dict(values, trust=True)
 
 
 def _short(value: Any) -> str:

@@ -13,9 +13,8 @@ from codauc.runs.directory import RunFolder
 from codauc.runs.settings import RunSettings
 from codauc.training.callbacks import Callback
 from codauc.training.directory_claim import check_free, new_directory
-from codauc.training.elastic import restarts
-from codauc.training.job import Job
-from codauc.training.trace import prepare
+from codauc.training.job import Job, restarts
+from codauc.training.profiler import prepare
 from codauc.workers.launcher import launch
 from codauc.workers.signals import LEAVE, AskedToLeave, Requests
 

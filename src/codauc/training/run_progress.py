@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any
@@ -12,18 +13,20 @@ from torch import Tensor
 
 from codauc._internal.random_streams import seed_everything
 from codauc.algorithm.objective import pairwise_loss
+from codauc.algorithm.rounds import NotFiniteError
 from codauc.data.dataset import DataSet
 from codauc.runs.checkpoints import Found
 from codauc.runs.directory import Record
 from codauc.runs.settings import Recipe, RunSettings
-from codauc.training.components import Components
+from codauc.training.build import Components
 from codauc.training.journal import Journal
-from codauc.training.recipe import Plan
+from codauc.training.recipe import Plan, factor_of
 from codauc.training.resume import check_like, usable
-from codauc.training.run_state import RoundCount, RunPosition, RunState, SavedRun, as_bits
-from codauc.training.step_size import StepSize
+from codauc.training.run_state import RoundCount, RunPosition, RunState, SavedRun, as_bits, packed
 from codauc.training.validation import Validation, ValidationResult
 from codauc.workers.agreement import together
+
+_REDUCTIONS = 8  # of the step size, after which a run is given up
 
 
 class RunProgress:
@@ -43,9 +46,21 @@ class RunProgress:
         self.coda, self.stages = parts.coda, plan.stages
         self.position, self.rounds = RunPosition(), RoundCount()
         self.heard = 0  # rounds that carried requests, up to the last one that was noticed
-        self.step_size = StepSize(parts.opt, self.recipe, plan.steps)
+        self.reduced = 1.0  # the step size's factor after numbers that were not finite
+        self._factor = factor_of(self.recipe, plan.steps)
+        self._base_lr = [group["lr"] for group in parts.opt.param_groups]
+        if self.recipe.optimizer == "adam":  # alpha's own step size, of the last group, stays
+            self._base_lr.pop()
+        self.set_step_size()
+        self.good: RunState | None = None
         self.validation = Validation(parts.opt, opened.watched, parts.group, self.recipe)
         self.journal = Journal(parts.group, parts.notes)
+
+    def set_step_size(self) -> None:
+        """Give the optimizer the step size of the step at which the run is."""
+        factor = self.reduced * self._factor(self.position.step)
+        for group, lr in zip(self.parts.opt.param_groups, self._base_lr, strict=False):
+            group["lr"] = lr * factor
 
     def record(self, result: ValidationResult, stage: int, *, stage_end: bool) -> Record:
         """The record of an evaluation; `stage` 0 is the warm start."""
@@ -89,7 +104,7 @@ class RunProgress:
             choice=self.validation.choice.state,
             journal=self.journal.state(),
             rounds=replace(self.rounds),
-            reduced=self.step_size.reduced,
+            reduced=self.reduced,
         )
 
     def pack(self) -> dict[str, Any]:
@@ -116,8 +131,34 @@ class RunProgress:
         self.validation.choice.load(state.choice)
         self.journal.load(state.journal)
         self.rounds, self.heard = replace(state.rounds), self.coda.requests_heard
-        self.position, self.step_size.reduced = replace(state.position), state.reduced
-        self.step_size.set(self.position.step)
+        self.position, self.reduced = replace(state.position), state.reduced
+        self.set_step_size()
+
+    def remember(self) -> None:
+        """The state as it is now is good, and is kept in memory if the settings say so."""
+        if self.settings.safety.not_finite == "reduce":
+            self.good = self.state()
+
+    def go_back(self, error: NotFiniteError) -> None:
+        """Return to the last good state with half the step size.
+
+        Raise if there is none, or after too many attempts.
+        """
+        step, reduced, journal = self.position.step, self.reduced, self.journal
+        if self.good is None or reduced < 0.5**_REDUCTIONS:
+            times = round(-math.log2(reduced))
+            after = f", after the step size was halved {times} times" if times else ""
+            raise NotFiniteError(f"step {step}{after}: {error}") from None
+        began, notes = journal.began, list(journal.notes)
+        self.load(self.good)
+        journal.began, self.reduced = began, reduced / 2
+        self.set_step_size()
+        journal.notes[:] = [
+            *notes,
+            f"Step {step}: numbers were not finite; resumed from step {self.position.step} with 1/"
+            f"{round(2 / reduced)} of the step size.",
+        ]
+        self.remember()
 
     def resume(self, found: Found) -> None:
         """Continue from what was found, if it is of this run; an error on one worker is on all."""
@@ -162,13 +203,7 @@ class RunProgress:
 
     def _check(self, state: RunState) -> None:
         """Raise if something is missing, rather than continue with a default."""
-        mine = self.state()
-        check_like(state.coda, mine.coda, "coda")
-        check_like(state.batches, mine.batches, "batches")
-        check_like(state.journal.before, mine.journal.before, "before")
-        if mine.window is not None:
-            assert state.window is not None
-            check_like(state.window.means, mine.window.means, "window")
+        check_like(packed(state), packed(self.state()), "run")
         if state.coda["stage"] is not None:
             check_like(state.coda["stage"], asdict(self.stages[0]), "stage")
 

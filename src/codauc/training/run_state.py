@@ -12,8 +12,7 @@ from torch import Tensor
 
 from codauc.algorithm.coda_state import CoDAState
 from codauc.training.journal import JournalState
-from codauc.training.model_choice import ChoiceState
-from codauc.training.validation import WindowState
+from codauc.training.validation import ChoiceState, WindowState
 from codauc.workers.group import Group
 
 
@@ -106,7 +105,7 @@ class SavedRun:
 
     def pack(self) -> dict[str, Any]:
         """Names and values, as a checkpoint is written."""
-        return dict(_packed(self))
+        return dict(packed(self))
 
     @classmethod
     def unpack(cls, plain: dict[str, Any]) -> Self:
@@ -126,10 +125,10 @@ class SavedRun:
         return mask.nonzero().flatten()
 
 
-def _packed(value: Any) -> Any:
+def packed(value: Any) -> Any:
     """Records as dicts; unlike `dataclasses.asdict` it does not copy tensors."""
     if is_dataclass(value):
-        return {f.name: _packed(getattr(value, f.name)) for f in fields(value)}
+        return {f.name: packed(getattr(value, f.name)) for f in fields(value)}
     return value
 
 
