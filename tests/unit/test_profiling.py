@@ -196,9 +196,9 @@ def test_a_report_survives_any_value_in_a_profile(source, tmp_path):
     for value in (None, "text", -1, 10**400, [], {}, [None], [{}], True):
         row = {**usual["rows"][0], "share": value, "ms_a_step": value, "label": value}
         for key in ("rows", "by_worker", "simulated"):
-            folder.write_profile(usual | {key: value})
+            folder.write_json(PROFILE, usual | {key: value})
             assert "<html" in page(folder)
-        folder.write_profile(usual | {"rows": [row], "by_worker": [{"waiting": value}, {}]})
+        folder.write_json(PROFILE, usual | {"rows": [row], "by_worker": [{"waiting": value}, {}]})
         assert "<html" in page(folder)
 
 

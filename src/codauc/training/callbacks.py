@@ -13,7 +13,7 @@ from torch import nn
 from codauc._internal.progress import Progress, note
 from codauc.data.dataset import DataSet
 from codauc.models.model_file import save_model
-from codauc.runs.directory import MODEL, History, Record, RunFolder
+from codauc.runs.directory import MODEL, SUMMARY, History, Record, RunFolder
 from codauc.runs.settings import CONFIG, RunSettings
 
 
@@ -99,7 +99,7 @@ class DirectoryWriter(Callback):
     def on_end(self, summary: dict[str, Any]) -> None:
         """Write the summary."""
         self.history.write()
-        self.folder.write_summary(summary)
+        self.folder.write_json(SUMMARY, summary)
 
     @contextmanager
     def _tolerating_errors(self, step: int) -> Iterator[None]:

@@ -18,7 +18,7 @@ from codauc.models import build
 from codauc.models.model_file import save_model
 from codauc.report.run_page import page
 from codauc.runs.checkpoints import Checkpoints, Found
-from codauc.runs.directory import CHECKPOINTS, MODEL, REPORT, TRACE, RunFolder
+from codauc.runs.directory import CHECKPOINTS, MODEL, PROFILE, REPORT, TRACE, RunFolder
 from codauc.runs.settings import CONFIG, RunSettings
 from codauc.training.build import resolve_settings
 from codauc.training.callbacks import Callback, DirectoryWriter, ProgressBar, TensorBoard
@@ -240,7 +240,7 @@ class WorkerRun:
             if test is not None:
                 folder.write_scores(*test)
             if profile is not None:
-                folder.write_profile(profile)
+                folder.write_json(PROFILE, profile)
             for callback in callbacks:
                 callback.on_end(summary)
             folder.write(REPORT, page(folder))
