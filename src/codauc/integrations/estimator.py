@@ -34,6 +34,9 @@ from codauc.integrations.estimator_fit import (
     FitJob,
     first_encoder,
     fit_worker,
+    module_maker,
+    run_settings,
+    validation_split,
     with_own_randomness,
 )
 from codauc.integrations.estimator_inputs import (
@@ -46,7 +49,6 @@ from codauc.integrations.estimator_inputs import (
     read_rows,
     two_classes,
 )
-from codauc.integrations.estimator_settings import module_maker, run_settings, validation_split
 from codauc.integrations.partial_fit import Learner
 from codauc.metrics.auc_values import auc
 from codauc.metrics.calibration import Calibration
@@ -100,6 +102,7 @@ class AUCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     module_: nn.Module
     encoder_: Encoder
     calibration_: Calibration
+    history_: list[dict[str, Any]]
     _columns: list[str] | None  # of a frame, with those that are dropped
 
     def __init__(
@@ -165,24 +168,17 @@ class AUCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         labels = self._labels(x, y, reset=True)
         seed = self._seed()
         settings = run_settings(self, seed)
-        job = FitJob(
-            settings,
-            x,
-            labels,
-            validation_split(self, labels, seed),
-            module_maker(self),
-            self.verbose > 0,
-        )
-        ways = settings.communication
-        work = partial(fit_worker, job=job)
-        fitted = launch(work, workers=ways.workers, simulate=ways.simulate, seed=seed)[0]
-        make = job.maker or partial(build, fitted.model.name, **fitted.model.arguments)
+        split = validation_split(self, labels, seed)
+        job = FitJob(settings, x, labels, split, module_maker(self), self.verbose > 0)
+        ways, work = settings.communication, partial(fit_worker, job=job)
+        weights, model, attributes = launch(
+            work, workers=ways.workers, simulate=ways.simulate, seed=seed
+        )[0]
+        make = job.maker or partial(build, model.name, **model.arguments)
         self.module_ = with_own_randomness(make, seed)
-        self.module_.load_state_dict(fitted.weights)
+        self.module_.load_state_dict(weights)
         self.module_.eval()
-        self.encoder_, self.calibration_ = fitted.encoder, fitted.calibration
-        self.history_, self.n_iter_ = fitted.history, fitted.steps
-        self.best_step_, self.validation_auc_ = fitted.step, fitted.validation_auc
+        self.__dict__.update(attributes)
         self._stream = Learner(seed, counts=_counts(labels))
         return self
 
