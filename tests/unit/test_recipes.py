@@ -23,7 +23,7 @@ TABLE = Facts(10_000, 500, images=False)
 
 def test_what_is_said_stays_and_the_rest_is_decided():
     recipe = resolve(RecipeSettings(lr=0.02, stages=2), 1, TABLE)
-    assert isinstance(recipe, Recipe)
+    assert type(recipe) is Recipe
     assert (recipe.lr, recipe.stages) == (0.02, 2)
     assert None not in vars(recipe).values()
     assert resolve(recipe, 1, TABLE) == recipe

@@ -55,7 +55,6 @@ from codauc.metrics.calibration import Calibration
 from codauc.metrics.evaluation import logits_of
 from codauc.models import build
 from codauc.models.base import Model
-from codauc.runs.settings import Recipe
 from codauc.training.build import make_model, resolve_settings
 from codauc.workers.launcher import launch
 
@@ -204,7 +203,6 @@ class AUCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         so_far = replace(part, counts=[ShardCount(int(stream.counts.sum()), int(stream.counts[0]))])
         opened = DataSet.of_table(so_far)
         settings = resolve_settings(run_settings(self, stream.seed), opened, 1)
-        assert isinstance(settings.recipe, Recipe)
         if first:
             rows = as_rows(part.x).gather(torch.arange(len(part.x)))
             make = module_maker(self) or partial(make_model, settings, rows, stream.ratio)

@@ -145,7 +145,6 @@ def make_components(
 ) -> Components:
     """The parts as resolved `settings` say; `model` replaces the network that they name."""
     recipe, notes = settings.recipe, list[str]()
-    assert isinstance(recipe, Recipe), "resolve_settings(...) decides what is open"
     device, train = usable_device(settings.device), opened.train
     share = _share_of_positives(train, recipe.balance, notes)
     batches = Batches(

@@ -18,7 +18,7 @@ from codauc.data.dataset import DataSet
 from codauc.metrics.auc_values import auc_interval
 from codauc.metrics.calibration import Calibration, average_precision, calibrate
 from codauc.runs.directory import Record
-from codauc.runs.settings import Recipe, RunSettings
+from codauc.runs.settings import RecipeSettings, RunSettings
 from codauc.training.build import make_components
 from codauc.training.callbacks import Callback
 from codauc.training.checkpoint_policy import CheckpointPolicy, RunControl
@@ -132,7 +132,7 @@ def fit(
         model: replaces the network that the settings name.
         control: requests, checkpoints and what to resume from.
     """
-    assert isinstance(settings.recipe, Recipe), "resolve_settings(...) decides what is open"
+    assert not isinstance(settings.recipe, RecipeSettings), "resolve_settings(...) comes first"
     control = control or RunControl()
     parts = make_components(settings, opened, group, model)
     stages = plan(settings.recipe, settings.communication)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from codauc.algorithm.schedules import Stage, geometric
-from codauc.runs.settings import CommunicationSettings, Recipe, RecipeSettings, first_period
+from codauc.runs.settings import CommunicationSettings, Recipe, first_period
 
 SYNC_EVERY = 32
 _NEVER = 10**9  # steps between two rounds: a stage's end is the only one
@@ -32,14 +32,10 @@ PAPER = Recipe(
     stages=3,
     factor=3.0,
     warm_start=0.0,
-    balance=0.0,
-    mix=0.0,
-    min_max_scale=1.0,
     schedule="constant",
     average="stage",
     select="last",
     evaluations=50,
-    dual_samples=1024,
     initial_bias=False,
 )
 
@@ -66,9 +62,10 @@ class Plan:
         return sum(stage.steps for stage in self.stages)
 
 
-def resolve(recipe: RecipeSettings, workers: int, facts: Facts) -> Recipe:
+def resolve(recipe: Recipe, workers: int, facts: Facts) -> Recipe:
     """The recipe with a value for everything.
 
+    >>> from codauc.runs.settings import RecipeSettings
     >>> resolve(RecipeSettings(name="paper", lr=0.01), 4, Facts(1000, 100, False)).stages
     3
     """
@@ -83,7 +80,7 @@ def resolve(recipe: RecipeSettings, workers: int, facts: Facts) -> Recipe:
     return replace(usual, **said)
 
 
-def _default(recipe: RecipeSettings, workers: int, facts: Facts) -> Recipe:
+def _default(recipe: Recipe, workers: int, facts: Facts) -> Recipe:
     plain = recipe.optimizer == "sgd"
     batch = recipe.batch_size or _batch_size(facts)
     warm = recipe.warm_start
@@ -116,6 +113,7 @@ def _batch_size(facts: Facts) -> int:
 def plan(recipe: Recipe, communication: CommunicationSettings) -> Plan:
     """The stages of a resolved recipe: a warm start, then the paper's shape.
 
+    >>> from codauc.runs.settings import RecipeSettings
     >>> recipe = resolve(RecipeSettings(), 1, Facts(1000, 100, False))
     >>> [(stage.steps, stage.estimate_ab) for stage in plan(recipe, CommunicationSettings()).stages]
     [(300, True), (700, False)]

@@ -17,7 +17,7 @@ from codauc.algorithm.rounds import NotFiniteError
 from codauc.data.dataset import DataSet
 from codauc.runs.checkpoints import Found
 from codauc.runs.directory import Record
-from codauc.runs.settings import Recipe, RunSettings
+from codauc.runs.settings import RunSettings
 from codauc.training.build import Components
 from codauc.training.journal import Journal
 from codauc.training.recipe import Plan, factor_of
@@ -40,7 +40,6 @@ class RunProgress:
         plan: Plan,
         data: Mapping[str, Any],
     ) -> None:
-        assert isinstance(settings.recipe, Recipe)
         self.recipe = settings.recipe
         self.settings, self.opened, self.parts, self.data = settings, opened, parts, data
         self.coda, self.stages = parts.coda, plan.stages
