@@ -23,7 +23,7 @@ from codauc.training.build import make_components
 from codauc.training.callbacks import Callback
 from codauc.training.checkpoint_policy import CheckpointPolicy, RunControl
 from codauc.training.recipe import Plan, plan
-from codauc.training.run_progress import RunProgress
+from codauc.training.run_progress import TIMES, RunProgress
 from codauc.training.run_state import RunPosition
 from codauc.training.validation import gathered, scores_of
 from codauc.version import __version__
@@ -87,7 +87,7 @@ class Trained:
             "rounds": int(self.ledger["rounds"]),
             "bytes_per_worker": int(self.ledger["bytes_sent"]),
             "seconds": self.seconds,
-            **{name: self.ledger[name] for name in ("computing", "communicating", "waiting")},
+            **{name: self.ledger[name] for name in TIMES},
             "pos_ratio": train.pos_ratio,
             "train_samples": train.samples,
             "validation_samples": 0 if opened.validation is None else opened.validation.samples,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any
@@ -19,14 +20,68 @@ from codauc.runs.checkpoints import Found
 from codauc.runs.directory import Record
 from codauc.runs.settings import RunSettings
 from codauc.training.build import Components
-from codauc.training.journal import Journal
 from codauc.training.recipe import Plan, factor_of
 from codauc.training.resume import check_like, usable
-from codauc.training.run_state import RoundCount, RunPosition, RunState, SavedRun, as_bits, packed
+from codauc.training.run_state import (
+    JournalState,
+    RoundCount,
+    RunPosition,
+    RunState,
+    SavedRun,
+    as_bits,
+    packed,
+)
 from codauc.training.validation import Validation, ValidationResult
 from codauc.workers.agreement import together
+from codauc.workers.group import Group
 
+TIMES = ("computing", "communicating", "waiting")  # of the ledger
+_NOT_TRAINING = ("evaluate", "checkpoint")  # kinds of communication
 _REDUCTIONS = 8  # of the step size, after which a run is given up
+
+
+class Journal:
+    """Records and notes of a run, and its time and communication since training began."""
+
+    def __init__(self, group: Group, notes: list[str]) -> None:
+        self.group, self.notes = group, notes
+        self.records: list[Record] = []
+        self.began = time.perf_counter()
+        self._before = group.ledger.record()  # reading the data is not training
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of training, those before it was resumed included."""
+        return time.perf_counter() - self.began
+
+    def spent(self) -> dict[str, float]:
+        """The ledger's totals since training began, with the bytes sent in order to train."""
+        spent = self.group.ledger.record()
+        for name in TIMES:
+            spent[name] -= self._before[name]
+        if self.group.size == 1:
+            spent["computing"] = self.seconds
+        tallies = self.group.ledger.tallies.items()
+        sent = sum(tally.sent for kind, tally in tallies if kind not in _NOT_TRAINING)
+        return spent | {"bytes_sent": sent}
+
+    def state(self) -> JournalState:
+        """The journal as copies."""
+        return JournalState(
+            [asdict(record) for record in self.records],
+            list(self.notes),
+            self.seconds,
+            dict(self._before),
+            dict(self.group.times()),
+        )
+
+    def load(self, state: JournalState) -> None:
+        """Continue a journal that was saved."""
+        self.records[:] = state.typed_records()
+        self.notes[:] = state.notes
+        self.began = time.perf_counter() - state.seconds
+        self._before = dict(state.before)
+        self.group.times().update(state.times)
 
 
 class RunProgress:
@@ -65,7 +120,6 @@ class RunProgress:
         """The record of an evaluation; `stage` 0 is the warm start."""
         h, y = torch.from_numpy(result.scores).sigmoid(), torch.from_numpy(result.labels)
         ledger, loss, opt = self.journal.spent(), self.parts.loss, self.parts.opt
-        a, b, alpha = (float(t.detach()) for t in (loss.a, loss.b, loss.alpha))
         record = Record(
             step=self.position.step,
             stage=stage,
@@ -79,13 +133,9 @@ class RunProgress:
             auc_high=result.auc.high,
             positive_mean=float(h[y].mean()),
             negative_mean=float(h[~y].mean()),
-            a=a,
-            b=b,
-            alpha=alpha,
+            **{name: float(getattr(loss, name).detach()) for name in ("a", "b", "alpha")},
             drift=result.drift,
-            computing=ledger["computing"],
-            communicating=ledger["communicating"],
-            waiting=ledger["waiting"],
+            **{name: ledger[name] for name in TIMES},
             stage_end=stage_end,
             workers=self.parts.group.size,
         )

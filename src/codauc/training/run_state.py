@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from codauc.algorithm.coda_state import CoDAState
-from codauc.training.journal import JournalState
+from codauc.runs.directory import Record
 from codauc.training.validation import ChoiceState, WindowState
 from codauc.workers.group import Group
 
@@ -37,6 +37,21 @@ class RoundCount:
 
     step: int = 0
     since_saved: int = 0
+
+
+@dataclass(frozen=True)
+class JournalState:
+    """A journal in a checkpoint."""
+
+    records: list[dict[str, Any]]
+    notes: list[str]
+    seconds: float
+    before: dict[str, float]
+    times: dict[str, float]
+
+    def typed_records(self) -> list[Record]:
+        """The records; a TypeError where one of them lacks a field."""
+        return [Record(**plain) for plain in self.records]
 
 
 @dataclass(frozen=True)
