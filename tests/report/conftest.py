@@ -113,7 +113,7 @@ def make_run(tmp_path):
         records = list(make_records(workers=workers, sync_every=sync_every, **history))
         writer = History(folder)
         for record in records:
-            writer.add(record)
+            writer.write(record)
         values, labels = make_scores() if scores is None else scores
         folder.write_scores(values, labels)
         usual = make_summary(values, labels, records, workers)

@@ -210,7 +210,7 @@ def test_few_positives_are_a_warning(make_run):
 def with_records(run, records):
     history = History(run)
     for record in records:
-        history.add(record)
+        history.write(record)
     return run
 
 

@@ -31,23 +31,20 @@ from codauc.data.rows import as_rows
 from codauc.data.shards import ShardCount
 from codauc.data.tables import read_table
 from codauc.integrations.estimator_fit import (
-    FitJob,
-    first_encoder,
-    fit_worker,
-    module_maker,
-    run_settings,
-    validation_split,
-    with_own_randomness,
-)
-from codauc.integrations.estimator_inputs import (
     Array,
     as_names,
     checked_rows,
     checked_targets,
+    first_encoder,
+    fit_worker,
     frame_columns,
+    module_maker,
     positives,
     read_rows,
+    run_settings,
     two_classes,
+    validation_split,
+    with_own_randomness,
 )
 from codauc.integrations.partial_fit import Learner
 from codauc.metrics.auc_values import auc
@@ -130,28 +127,8 @@ class AUCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         random_state: Any = None,
         verbose: int = 0,
     ) -> None:
-        self.model = model
-        self.model_arguments = model_arguments
-        self.recipe = recipe
-        self.optimizer = optimizer
-        self.lr = lr
-        self.gamma = gamma
-        self.weight_decay = weight_decay
-        self.batch_size = batch_size
-        self.steps = steps
-        self.stages = stages
-        self.warm_start = warm_start
-        self.balance = balance
-        self.select = select
-        self.recipe_arguments = recipe_arguments
-        self.validation_fraction = validation_fraction
-        self.workers = workers
-        self.simulate = simulate
-        self.sync_every = sync_every
-        self.categories = categories
-        self.drop = drop
-        self.random_state = random_state
-        self.verbose = verbose
+        given = locals()
+        self.__dict__.update({name: given[name] for name in given if name != "self"})
 
     def __sklearn_tags__(self) -> Any:
         """Two classes, dense input, NaN allowed."""
@@ -167,13 +144,19 @@ class AUCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         labels = self._labels(x, y, reset=True)
         seed = self._seed()
         settings = run_settings(self, seed)
-        split = validation_split(self, labels, seed)
-        job = FitJob(settings, x, labels, split, module_maker(self), self.verbose > 0)
-        ways, work = settings.communication, partial(fit_worker, job=job)
+        ways, maker = settings.communication, module_maker(self)
+        work = partial(
+            fit_worker,
+            settings=settings,
+            rows=(x, labels),
+            split=validation_split(self, labels, seed),
+            maker=maker,
+            verbose=self.verbose > 0,
+        )
         weights, model, attributes = launch(
             work, workers=ways.workers, simulate=ways.simulate, seed=seed
         )[0]
-        make = job.maker or partial(build, model.name, **model.arguments)
+        make = maker or partial(build, model.name, **model.arguments)
         self.module_ = with_own_randomness(make, seed)
         self.module_.load_state_dict(weights)
         self.module_.eval()

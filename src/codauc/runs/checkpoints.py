@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import threading
 import uuid
@@ -75,7 +76,7 @@ def clear(folder: Path) -> None:
 
     What else somebody has put there stays.
     """
-    _remove(folder, lambda _: True)
+    _remove(folder, below=math.inf)
     remove_partial(folder)
     with suppress(OSError):
         folder.rmdir()
@@ -87,10 +88,10 @@ def _names(folder: Path) -> list[str]:
     return [name for name in names if _STATE.fullmatch(name) or _MARK.fullmatch(name)]
 
 
-def _remove(folder: Path, unwanted: Callable[[int], bool]) -> None:
-    """Remove the states and marks of the steps that are unwanted."""
+def _remove(folder: Path, below: float = 0, above: float = math.inf) -> None:
+    """Remove the states and marks of the steps below one, or above another."""
     for name in _names(folder):
-        if unwanted(int(name.partition("-")[0])):
+        if not below <= int(name.partition("-")[0]) <= above:
             with suppress(OSError):
                 (folder / name).unlink(missing_ok=True)
 
@@ -136,7 +137,7 @@ class Checkpoints:
         if self._tried not in self._whole:
             self._whole = [*self._whole, self._tried][-self.keep :]
         if len(self._whole) == self.keep:
-            _remove(self.folder, lambda number: number < self._whole[0])
+            _remove(self.folder, below=self._whole[0])
 
     def save_alone(self, number: int, state: Any) -> None:
         """Save this worker's state, without the others; an earlier one of that step is replaced."""
@@ -181,7 +182,11 @@ class Checkpoints:
         no set is whole any more, as when a host was lost with its disk, will a part of one do.
         """
         sets, unreadable = self._sets(), list[str]()
-        for key in sorted(sets, key=lambda key: self._worth(key, sets[key]), reverse=True):
+
+        def worth(key: CheckpointName) -> tuple[bool, int, bool]:
+            return len(sets[key]) == key.size, key.number, key.size == self.group.size
+
+        for key in sorted(sets, key=worth, reverse=True):
             exact = len(sets[key]) == key.size == self.group.size
             readers = self._readers(sets[key], exact=exact)
             states, errors = self._read(key, readers)
@@ -197,7 +202,10 @@ class Checkpoints:
             else:
                 base = self._handed_over(states.get(min(readers)))
             missing = [rank for rank in range(key.size) if rank not in sets[key]]
-            self._continue_from(key, exact=exact)
+            # what is newer belongs to a future that will not be, or will be again
+            _remove(self.folder, above=key.number)
+            self._tried = self.written = key.number
+            self.history = key.history if exact else self.history
             return Found(key.number, key.size, exact, base, states, missing, unreadable)
         if unreadable:
             raise ValueError(
@@ -221,9 +229,6 @@ class Checkpoints:
                     holders = sets.setdefault(name._replace(rank=0), {})
                     holders.setdefault(name.rank, []).append(reader)
         return {k: v for k, v in sets.items() if len(v) == k.size or k.mark in marks}
-
-    def _worth(self, key: CheckpointName, holders: dict[int, list[int]]) -> tuple[bool, int, bool]:
-        return len(holders) == key.size, key.number, key.size == self.group.size
 
     def _readers(self, holders: dict[int, list[int]], *, exact: bool) -> dict[int, int]:
         """Who reads whose state: its own worker, if it can, or one who has little to do."""
@@ -258,13 +263,6 @@ class Checkpoints:
     def _handed_over(self, state: Any) -> Any:
         """The state that one worker has read, on all of them; the others give None."""
         return unpack(from_one(self.group, b"" if state is None else pack(state)))
-
-    def _continue_from(self, key: CheckpointName, *, exact: bool) -> None:
-        """What is newer belongs to a future that will not be, or will be again."""
-        _remove(self.folder, lambda number: number > key.number)
-        self._tried = self.written = key.number
-        if exact:
-            self.history = key.history
 
 
 class _RefusedError(ValueError):

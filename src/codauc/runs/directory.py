@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import socket
 import time
 import tomllib
@@ -133,19 +132,10 @@ class RunFolder:
             if _is_lock(path.name):
                 remove_abandoned(path)
 
-    def empty(self) -> None:
-        """Remove the existing run."""
-        self.remove_results(CONFIG, METRICS, MODEL, FAULTS)
-        self.empty_checkpoints()
-
     def remove_results(self, *more: str) -> None:
         """Remove the results of an earlier end."""
         for name in (SUMMARY, SCORES, REPORT, PROFILE, TRACE, *more):
             (self / name).unlink(missing_ok=True)
-
-    def empty_checkpoints(self) -> None:
-        """Remove its checkpoints; they may be a host's own."""
-        shutil.rmtree(self / CHECKPOINTS, ignore_errors=True)
 
     @contextmanager
     def locked(self, rank: int = 0, patience: float = 0.0) -> Iterator[None]:
@@ -318,30 +308,22 @@ class History:
     """
 
     def __init__(self, folder: RunFolder, records: Sequence[Record] = ()) -> None:
-        self._path, self._end = folder / METRICS, 0
-        self._waiting = [self._line(record) for record in records]
+        self._path, self._end, self._waiting = folder / METRICS, 0, b""
         with whole_file(self._path, "the history") as partial:
             partial.write_bytes(b"")
-        self.write()
+        self.write(*records)
 
-    @staticmethod
-    def _line(record: Record) -> bytes:
-        return json.dumps(asdict(record), allow_nan=False).encode() + b"\n"
-
-    def add(self, record: Record) -> None:
-        """Append one line."""
-        self._waiting.append(self._line(record))
-        self.write()
-
-    def write(self) -> None:
-        """Write what is waiting."""
+    def write(self, *records: Record) -> None:
+        """Append a line for each, after those that could not be written before."""
+        for record in records:
+            self._waiting += json.dumps(asdict(record), allow_nan=False).encode() + b"\n"
         with self._path.open("r+b" if self._path.exists() else "w+b") as file:
             file.truncate(self._end)  # an incomplete line
             file.seek(self._end)
-            file.write(b"".join(self._waiting))
+            file.write(self._waiting)
             file.flush()
             self._end = file.tell()
-        self._waiting.clear()
+        self._waiting = b""
 
 
 def _refuse_link(path: Path) -> None:

@@ -89,7 +89,7 @@ class DirectoryWriter(Callback):
     def on_record(self, record: Record) -> None:
         """Add a line to the history."""
         with self._tolerating_errors(record.step):
-            self.history.add(record)
+            self.history.write(record)
 
     def on_keep(self, model: nn.Module, step: int) -> None:
         """Save the model."""

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from codauc.report.run_page import page
 from codauc.runs.checkpoints import clear, from_one
-from codauc.runs.directory import CHECKPOINTS, REPORT, RunFolder
+from codauc.runs.directory import CHECKPOINTS, FAULTS, METRICS, MODEL, REPORT, RunFolder
+from codauc.runs.settings import CONFIG
 from codauc.workers.agreement import together
 from codauc.workers.group import Group
 
@@ -50,29 +51,24 @@ def claimed(
     """
     with ExitStack() as stack:
 
-        def hold(folder: RunFolder) -> None:
+        def take(folder: RunFolder) -> str:
             folder.path.mkdir(parents=True, exist_ok=True)
             stack.enter_context(folder.locked(group.rank, _OUTLIVED if resuming else 0.0))
+            if not resuming:
+                if group.rank == 0:
+                    check_free(folder, overwrite=overwrite)
+                    folder.remove_results(CONFIG, METRICS, MODEL, FAULTS)
+                clear(folder / CHECKPOINTS)  # which may be a host's own
+            return str(folder.path)
 
         def first() -> str:
             if group.rank:
                 return ""
-            folder = RunFolder(new_directory(source) if out is None else out)
-            hold(folder)
-            if not resuming:
-                check_free(folder, overwrite=overwrite)
-                folder.empty()
-            return str(folder.path)
-
-        def others() -> None:
-            if group.rank:
-                hold(folder)
-                if not resuming:
-                    folder.empty_checkpoints()
+            return take(RunFolder(new_directory(source) if out is None else out))
 
         path = from_one(group, together(group, first, "start").encode()).decode()
         folder = RunFolder(out or path)  # each host may have its own
-        together(group, others, "start")
+        together(group, lambda: group.rank and take(folder), "start")
         together(group, folder.sweep, "start")  # all have their locks by now
         yield folder
 

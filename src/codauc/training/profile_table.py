@@ -19,7 +19,10 @@ _MUCH = 0.05  # more of its time one worker waits than another
 def profile_table(profile: Mapping[str, Any], path: Path, width: int | None = None) -> str:
     """A profile for the terminal; `path` is the run's directory."""
     rows, steps, seconds = profile["rows"], profile["steps"], profile["seconds"]
-    other = _other(profile["by_worker"])
+    workers = profile["by_worker"]
+    waits = [spent.get("waiting", 0.0) / (sum(spent.values()) or 1.0) for spent in workers]
+    # beside worker 0: the one that others wait for, or else who waits most
+    other = waits.index(min(waits)) or waits.index(max(waits)) or 1 if waits else 0
     header = ["", "ms per step", "ms each", "times", "worker 0" if other else "share"]
     header += [f"worker {other}"] if other else []
     lines = [_cells(row, profile, other) for row in rows]
@@ -33,7 +36,7 @@ def profile_table(profile: Mapping[str, Any], path: Path, width: int | None = No
         [
             f"Where the time went: {count(steps)} steps in {duration(seconds)}.",
             table([*header, ""], lines),
-            *_remarks(profile, path),
+            *_remarks(profile, path, waits),
         ]
     )
 
@@ -60,21 +63,8 @@ def _bars(shares: Sequence[float], cells: int) -> list[str]:
     return [("#" * math.ceil(cells * share / longest - 0.5)).ljust(cells) for share in shares]
 
 
-def _waits(by_worker: Sequence[Mapping[str, float]]) -> list[float]:
-    return [part.get("waiting", 0.0) / (sum(part.values()) or 1.0) for part in by_worker]
-
-
-def _other(by_worker: Sequence[Mapping[str, float]]) -> int:
-    """The worker to be shown beside worker 0: the one others wait for, or else who waits most."""
-    if not by_worker:
-        return 0
-    waits = _waits(by_worker)
-    return waits.index(min(waits)) or waits.index(max(waits)) or 1
-
-
-def _remarks(profile: Mapping[str, Any], path: Path) -> Iterator[str]:
-    if profile["by_worker"]:
-        waits = _waits(profile["by_worker"])
+def _remarks(profile: Mapping[str, Any], path: Path, waits: list[float]) -> Iterator[str]:
+    if waits:
         least, most = waits.index(min(waits)), waits.index(max(waits))
         if waits[most] - waits[least] < _MUCH:
             yield f"Workers wait little for each other: at most {percent(waits[most])} of the time."

@@ -101,8 +101,6 @@ class Clock(Observer):
         now = time.perf_counter()
         self._now[self._current] += now - self._since
         self._current, self._since = name, now
-        if self.trace is not None and self.trace.going:
-            self.trace.label(name)
 
     @contextmanager
     def section(self, name: Section) -> Iterator[None]:
@@ -110,7 +108,8 @@ class Clock(Observer):
         before = self._current
         self.mark(name)
         try:
-            yield
+            with nullcontext() if self.trace is None else self.trace.label(name):
+                yield
         finally:
             self.mark(before)
 
@@ -250,7 +249,6 @@ class Trace:
     def __init__(self, path: Path) -> None:
         self.path, self.going, self.written = path, False, False
         self._profile: Any = None
-        self._label: Any = None
 
     def start(self, device: torch.device) -> None:
         """Begin."""
@@ -264,12 +262,11 @@ class Trace:
         except Exception as error:  # another profiler may be at work
             self._report(error)
 
-    def label(self, name: str) -> None:
-        """Give what follows the name of its section."""
-        if self._label is not None:
-            self._label.__exit__(None, None, None)
-        self._label = torch.autograd.profiler.record_function(f"codauc: {name}")
-        self._label.__enter__()
+    def label(self, name: str) -> AbstractContextManager[Any]:
+        """Inside this block the trace has the name of the section."""
+        if not self.going or name == "trace":
+            return nullcontext()
+        return torch.autograd.profiler.record_function(f"codauc: {name}")
 
     def stop(self) -> None:
         """End, and write the file."""
@@ -277,8 +274,6 @@ class Trace:
             return
         self.going = False
         try:
-            if self._label is not None:
-                self._label.__exit__(None, None, None)
             self._profile.__exit__(None, None, None)
             with whole_file(self.path, "the trace") as partial_file:
                 self._profile.export_chrome_trace(str(partial_file))

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from dataclasses import asdict, dataclass, replace
 
 from codauc.algorithm.schedules import Stage, geometric
 from codauc.runs.settings import CommunicationSettings, Recipe, first_period
@@ -75,14 +74,12 @@ def resolve(recipe: Recipe, workers: int, facts: Facts) -> Recipe:
             "leave it out, or use the default recipe."
         )
     usual = PAPER if recipe.name == "paper" else _default(recipe, workers, facts)
-    values = {f.name: getattr(recipe, f.name) for f in fields(recipe)}
-    said = {name: value for name, value in values.items() if value is not None}
-    return replace(usual, **said)
+    return replace(usual, **{k: v for k, v in asdict(recipe).items() if v is not None})
 
 
 def _default(recipe: Recipe, workers: int, facts: Facts) -> Recipe:
     plain = recipe.optimizer == "sgd"
-    batch = recipe.batch_size or _batch_size(facts)
+    batch = recipe.batch_size or (64 if facts.images else 128 if facts.samples < 20_000 else 256)
     warm = recipe.warm_start
     if warm is None:
         warm = 1.0 if recipe.name == "bce" else Recipe.warm_start
@@ -104,12 +101,6 @@ def _default(recipe: Recipe, workers: int, facts: Facts) -> Recipe:
     )
 
 
-def _batch_size(facts: Facts) -> int:
-    if facts.images:
-        return 64
-    return 128 if facts.samples < 20_000 else 256
-
-
 def plan(recipe: Recipe, communication: CommunicationSettings) -> Plan:
     """The stages of a resolved recipe: a warm start, then the paper's shape.
 
@@ -118,7 +109,7 @@ def plan(recipe: Recipe, communication: CommunicationSettings) -> Plan:
     >>> [(stage.steps, stage.estimate_ab) for stage in plan(recipe, CommunicationSettings()).stages]
     [(300, True), (700, False)]
     """
-    r, workers = recipe, communication.workers
+    r = recipe
     falls = 1.0 if r.schedule == "cosine" else r.factor
     lr = r.lr * r.min_max_scale if 0 < r.warm_start < 1 else r.lr
     lengths = geometric(lr, r.steps, r.stages, factor=r.factor)
@@ -126,7 +117,7 @@ def plan(recipe: Recipe, communication: CommunicationSettings) -> Plan:
         Stage(
             lr=lr / falls**s,
             steps=stage.steps,
-            sync_every=_period(communication, lr / falls**s, 3**s, workers),
+            sync_every=_period(communication, lr / falls**s, 3**s),
             dual_samples=r.dual_samples,
         )
         for s, stage in enumerate(lengths)
@@ -145,14 +136,14 @@ def plan(recipe: Recipe, communication: CommunicationSettings) -> Plan:
         stages[0],
         lr=r.lr,
         steps=max(1, round(total * r.warm_start / (1 - r.warm_start))),
-        sync_every=_period(communication, r.lr, 1, workers),
+        sync_every=_period(communication, r.lr, 1),
         estimate_ab=True,
     )
     return Plan((warm, *stages), 1)
 
 
-def _period(communication: CommunicationSettings, lr: float, growth: int, workers: int) -> int:
-    every = communication.sync_every
+def _period(communication: CommunicationSettings, lr: float, growth: int) -> int:
+    every, workers = communication.sync_every, communication.workers
     if workers == 1 and not isinstance(every, int):
         return 1
     if every == "theorem":  # Theorem 1: I_s <= 1/sqrt(K eta_s)
@@ -176,10 +167,3 @@ def factor_of(recipe: Recipe, steps: int) -> Callable[[int], float]:
         return max(min(1.0, (step + 1) / rise) * wave, 1e-6)
 
     return (lambda step: 1.0) if recipe.schedule == "constant" else factor  # noqa: ARG005
-
-
-def model_arguments(name: str, facts: Facts) -> dict[str, Any]:
-    """What the default network is made with beyond what the data ask for."""
-    if name == "tabular" and not facts.images:
-        return {"widths": [256, 256], "dropout": 0.2, "pieces": 8}
-    return {}

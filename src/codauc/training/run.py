@@ -21,7 +21,7 @@ from codauc.models import build
 from codauc.models.model_file import save_model
 from codauc.report.run_page import page
 from codauc.runs.checkpoints import Checkpoints, Found
-from codauc.runs.directory import CHECKPOINTS, MODEL, PROFILE, REPORT, TRACE, RunFolder
+from codauc.runs.directory import CHECKPOINTS, MODEL, PROFILE, REPORT, TRACE, Record, RunFolder
 from codauc.runs.settings import CONFIG, RunSettings
 from codauc.training.build import resolve_settings
 from codauc.training.callbacks import Callback, DirectoryWriter, ProgressBar, TensorBoard
@@ -218,7 +218,10 @@ class WorkerRun:
         except GroupError as error:
             if _may_restart():
                 raise
-            raise self._with_remedy(error) from error
+            raise GroupError(
+                f"{error} Resume from the last checkpoint with resume=True and out={folder.path}; "
+                "a larger timeout=SECONDS lets workers wait longer for each other."
+            ) from error
         finally:
             checkpoints.wait()
         profile = None if clock is None else clock.result(group, trained.steps)
@@ -230,12 +233,6 @@ class WorkerRun:
     def _not_written(self, text: str) -> None:
         note(f"\nWorker {self.group.rank}: {text}; the run continues.")
         self.folder.note_fault("not written", worker=self.group.rank, reason=text)
-
-    def _with_remedy(self, error: GroupError) -> GroupError:
-        return GroupError(
-            f"{error} Resume from the last checkpoint with resume=True and out={self.folder.path}; "
-            "a larger timeout=SECONDS lets workers wait longer for each other."
-        )
 
     def _settings_of(self, found: Found) -> RunSettings:
         """The settings of the run that is resumed; raise where what is here does not fit."""
@@ -254,25 +251,21 @@ class WorkerRun:
 
     def _callbacks(self, found: Found | None) -> list[Callback]:
         """Those of worker 0; the results of an earlier end are removed, as the run continues."""
-        self.folder.remove_results()
-        if found is None:
-            self._announce_start()
-        else:
-            self._announce_resume(found)
-        job, folder = self.job, self.folder
-        records = [] if found is None else SavedRun.unpack(found.base).run.journal.typed_records()
+        job, folder, records = self.job, self.folder, list[Record]()
+        folder.remove_results()
+        if found is not None:
+            saved = SavedRun.unpack(found.base).run
+            records = saved.journal.typed_records()
+            self._announce_resume(found, saved.position.step)
+        elif job.resuming and (folder / CONFIG).exists():
+            folder.note_fault("resumed", step=0, workers=self.group.size, restart=restarts())
+            folder.remove_results(MODEL)
+            job.say("No checkpoint that all workers have written: beginning anew.")
         callbacks = [DirectoryWriter(folder, self.opened, records), *job.callbacks]
         callbacks += [TensorBoard(folder.path, records)] if job.tensorboard else []
         return callbacks + ([] if job.quiet else [ProgressBar()])
 
-    def _announce_start(self) -> None:
-        if self.job.resuming and (self.folder / CONFIG).exists():
-            facts = {"workers": self.group.size, "restart": restarts()}
-            self.folder.note_fault("resumed", step=0, **facts)
-            self.folder.remove_results(MODEL)
-            self.job.say("No checkpoint that all workers have written: beginning anew.")
-
-    def _announce_resume(self, found: Found) -> None:
+    def _announce_resume(self, found: Found, step: int) -> None:
         for text in found.unreadable:
             note(f"Not used: {text}")
             self.folder.note_fault("unreadable", reason=text)
@@ -280,7 +273,6 @@ class WorkerRun:
         facts = {"workers": workers, "exact": found.exact, "restart": restarts()}
         self.folder.note_fault("resumed", step=found.number, **facts)
         change = "" if found.exact else f", workers: {workers} in place of {found.size}"
-        step = SavedRun.unpack(found.base).run.position.step
         self.job.say(f"Resuming from step {step}{change}.")
 
     def _left(self, left: AskedToLeave) -> dict[str, Any]:

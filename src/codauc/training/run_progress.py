@@ -159,12 +159,13 @@ class RunProgress:
     def pack(self) -> dict[str, Any]:
         """What a checkpoint holds."""
         rest = self.parts.batches.remaining()
-        return SavedRun(
+        saved = SavedRun(
             settings=json.loads(json.dumps(asdict(self.settings))),
             data=dict(self.data),
             rest=None if rest is None else as_bits(self.opened.train.rows[rest]),
             run=self.state(),
-        ).pack()
+        )
+        return dict(packed(saved))
 
     def load(self, state: RunState) -> None:
         """Continue as the worker did that gave this state."""

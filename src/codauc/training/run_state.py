@@ -18,17 +18,11 @@ from codauc.workers.group import Group
 
 @dataclass
 class RunPosition:
-    """Where a run is.
+    """Where a run is."""
 
-    Attributes:
-        step: steps taken.
-        evaluated: the step of the last evaluation, or the first one of the stage.
-        owed: whether a round that failed, and what follows it, must still be done.
-    """
-
-    step: int = 0
-    evaluated: int = 0
-    owed: bool = False
+    step: int = 0  # steps taken
+    evaluated: int = 0  # the step of the last evaluation, or the first one of the stage
+    owed: bool = False  # whether a round that failed, and what follows it, must still be done
 
 
 @dataclass
@@ -105,22 +99,12 @@ class RunState:
 
 @dataclass(frozen=True)
 class SavedRun:
-    """What a checkpoint holds: a worker's state, and what others need to know of it.
+    """What a checkpoint holds: a worker's state, and what others need to know of it."""
 
-    Attributes:
-        settings: of the run, as JSON.
-        data: identifies the data.
-        rest: the rows that this worker's epoch has yet to give, a bit for each; None if balanced.
-    """
-
-    settings: dict[str, Any]
-    data: dict[str, Any]
-    rest: Tensor | None
+    settings: dict[str, Any]  # of the run, as JSON
+    data: dict[str, Any]  # identifies the data
+    rest: Tensor | None  # rows that the epoch has yet to give, a bit for each; None if balanced
     run: RunState
-
-    def pack(self) -> dict[str, Any]:
-        """Names and values, as a checkpoint is written."""
-        return dict(packed(self))
 
     @classmethod
     def unpack(cls, plain: dict[str, Any]) -> Self:
