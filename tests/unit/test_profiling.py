@@ -20,7 +20,7 @@ from codauc.training.build import resolve_settings
 from codauc.training.checkpoint_policy import RunControl
 from codauc.training.loop import fit
 from codauc.training.profile_table import profile_table
-from codauc.training.profiler import Clock, Observer
+from codauc.training.profiler import Clock
 
 EVERY_STEP = {"reading", "forward", "loss", "backward", "step", "rest"}
 
@@ -46,7 +46,7 @@ def settings_of(source, recipe=None, **communication):
 def work(group, settings, clock=None):
     """One worker's part: its weights and the profile."""
     opened = open_data(settings.data, group)
-    control = RunControl(observer=clock or Observer())
+    control = RunControl(clock=clock)
     trained = fit(resolve_settings(settings, opened, group.size), opened, group, control=control)
     weights = torch.cat([p.detach().flatten() for p in trained.model.parameters()])
     return weights, None if clock is None else clock.result(group, trained.steps), trained
@@ -139,7 +139,7 @@ def test_an_error_leaves_everything_as_it_was(source):
             raise OSError("no")
 
         clock = Clock()
-        control = RunControl(requested, observer=clock)
+        control = RunControl(requested, clock=clock)
         with pytest.raises(OSError, match="no"):
             fit(resolve_settings(settings, opened, 2), opened, group, control=control)
         seconds = dict(clock.seconds)

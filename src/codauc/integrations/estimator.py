@@ -258,19 +258,13 @@ def _counts(labels: Array) -> Tensor:
     return torch.tensor([[positives], [len(labels) - positives]])
 
 
-class _Exact(nn.Module):
-    """A copy in float64: a row's score then does not depend on the rows beside it."""
-
-    def __init__(self, module: nn.Module) -> None:
-        super().__init__()
-        self.module = copy.deepcopy(module).double()
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Logits, in float64."""
-        logits: Tensor = self.module(x.double())
-        return logits
-
-
 def _exact(module: nn.Module, encoder: Encoder) -> nn.Module:
-    """In float64 where that costs little: the package's networks for tables."""
-    return _Exact(module) if isinstance(module, Model) and not encoder.shape else module
+    """A copy in float64, in which a row's score does not depend on the rows beside it.
+
+    Only where that costs little: the package's networks for tables.
+    """
+    if not isinstance(module, Model) or encoder.shape:
+        return module
+    exact = copy.deepcopy(module).double()
+    exact.register_forward_pre_hook(lambda _, inputs: tuple(x.double() for x in inputs))
+    return exact

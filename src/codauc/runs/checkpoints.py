@@ -108,17 +108,13 @@ class Checkpoints:
         self, folder: Path, group: Group, keep: int, on_error: Callable[[str], object]
     ) -> None:
         self.folder, self.group, self.keep, self.on_error = folder, group, keep, on_error
-        self.history = self._new_history()
+        key = uuid.uuid4().hex[:8].encode() if group.rank == 0 else b""
+        self.history = from_one(group, key).decode()
         self._thread: threading.Thread | None = None
         self.written: int | None = None  # the last number that is on the disk
         self._tried: int | None = None
         self._whole: list[int] = []  # numbers that all workers have written
         self._error: OSError | None = None
-
-    def _new_history(self) -> str:
-        key = torch.frombuffer(bytearray(uuid.uuid4().bytes[:4]), dtype=torch.uint8).clone()
-        self.group.broadcast_(key, "checkpoint")
-        return key.numpy().tobytes().hex()
 
     def save(self, number: int, state: Any) -> None:
         """All workers save their states of one step; what is no longer needed goes."""

@@ -262,7 +262,9 @@ class RunSettings:
             text = tomli_w.dumps(_without_none(asdict(self)))
         except TypeError as error:
             raise ValueError(f"{error}: expected plain values for {CONFIG}.") from error
-        return "".join(map(_escaped, text))
+        # control characters, which tomli-w leaves in texts, would act on the terminal of a reader
+        shown = (c if c.isprintable() or c == "\n" else f"\\U{ord(c):08x}" for c in text)
+        return "".join(shown)
 
     @staticmethod
     def from_toml(
@@ -338,10 +340,3 @@ def _without_none(values: Mapping[str, Any]) -> dict[str, Any]:
         for name, value in values.items()
         if value is not None
     }
-
-
-def _escaped(character: str) -> str:
-    """Control characters, which tomli-w leaves in texts, would act on the terminal of a reader."""
-    if character.isprintable() or character == "\n":
-        return character
-    return f"\\U{ord(character):08x}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -126,52 +126,36 @@ def make_optimizer(model: nn.Module, loss: MinMaxAUCLoss, recipe: Recipe) -> PPD
     return PPDSG(model, loss, momentum=recipe.momentum, **shared)
 
 
-@dataclass(frozen=True)
-class Components:
-    """The parts of one worker, made by `make_components`; `notes` are for the summary."""
-
-    group: Group
-    device: torch.device
-    batches: Batches
-    model: nn.Module
-    loss: MinMaxAUCLoss
-    opt: PPDSG
-    coda: CoDA
-    notes: list[str] = field(default_factory=list)
+def make_batches(settings: RunSettings, part: Part, group: Group, notes: list[str]) -> Batches:
+    """A worker's batches; `notes` gets what the summary should say of them."""
+    share = _share_of_positives(part, settings.recipe.balance, notes)
+    size, seed = settings.recipe.batch_size, settings.seed
+    return Batches(part.x, part.y, size, seed=seed, worker=group.rank, balanced=share)
 
 
-def make_components(
-    settings: RunSettings, opened: DataSet, group: Group, model: nn.Module | None = None
-) -> Components:
-    """The parts as resolved `settings` say; `model` replaces the network that they name."""
-    recipe, notes = settings.recipe, list[str]()
-    device, train = usable_device(settings.device), opened.train
-    share = _share_of_positives(train, recipe.balance, notes)
-    batches = Batches(
-        train.x,
-        train.y,
-        recipe.batch_size,
-        seed=settings.seed,
-        worker=group.rank,
-        balanced=share,
-    )
-    ratio = batches.sampled_ratio or train.positives / train.samples
+def make_engine(
+    settings: RunSettings, part: Part, group: Group, ratio: float, model: nn.Module | None
+) -> CoDA:
+    """The network with its loss, optimizer and engine; `model` replaces that of the settings.
+
+    `part` is this worker's training data, `ratio` the share of positives in what is drawn.
+    """
+    recipe, ways, device = settings.recipe, settings.communication, usable_device(settings.device)
 
     def network() -> nn.Module:
         if model is not None:
             return model
-        return make_model(settings, _some_rows(train, group), ratio)
+        return make_model(settings, _some_rows(part, group), ratio)
 
     trained = together(group, network, "start").to(device)
     # rounds find out whether numbers are finite, so the loss does not
     loss = MinMaxAUCLoss(pos_ratio=ratio, mix=recipe.mix, validate=False).to(device)
     loss.ratio_told = True  # it is the share in all data, whatever the workers draw
     opt = make_optimizer(trained, loss, recipe)
-    ways = settings.communication
     coda = CoDA(opt, group, compress=ways.compress, delay=ways.delay)
     if group.size > 1:
         coda.watch_drift()
-    return Components(group, device, batches, trained, loss, opt, coda, notes)
+    return coda
 
 
 def usable_device(name: str) -> torch.device:

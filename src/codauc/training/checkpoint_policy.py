@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from codauc.algorithm.rounds import NotFiniteError
 from codauc.runs.checkpoints import Checkpoints, Found
-from codauc.training.profiler import Observer
+from codauc.training.profiler import Clock, Section
 from codauc.training.run_progress import RunProgress
 from codauc.workers.signals import AskedToLeave
 
@@ -20,7 +20,7 @@ _GRACE = 3.0  # seconds in which a worker that was asked to leave waits for a ro
 
 @dataclass(frozen=True)
 class RunControl:
-    """By default nothing is requested, saved, resumed or observed.
+    """By default nothing is requested, saved, resumed or measured.
 
     Once `requested` is true on a worker for "stop", all end at the next round with what they have;
     for "leave", all save their states and raise `AskedToLeave`; for "save", they save and continue.
@@ -30,7 +30,11 @@ class RunControl:
     checkpoints: Checkpoints | None = None  # where states are saved
     found: Found | None = None  # the states to resume from
     data: Mapping[str, Any] = field(default_factory=dict)  # identifies the data
-    observer: Observer = field(default_factory=Observer)  # sees where the time goes
+    clock: Clock | None = None  # measures where the time goes
+
+    def section(self, name: Section) -> AbstractContextManager[None]:
+        """Inside this block the time belongs to the section `name`, if it is measured."""
+        return nullcontext() if self.clock is None else self.clock.section(name)
 
 
 class CheckpointPolicy:
@@ -46,7 +50,7 @@ class CheckpointPolicy:
         self._rounds = safety.checkpoint_rounds or math.inf
         self._seconds = 60 * safety.checkpoint_minutes or math.inf
         self.checkpoints, self.requested = control.checkpoints, control.requested
-        self.section = control.observer.section
+        self.section = control.section
         self._saved_at = time.monotonic()
         self._leaving: float | None = None  # since when
 

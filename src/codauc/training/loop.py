@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,10 +19,8 @@ from codauc.metrics.auc_values import auc_interval
 from codauc.metrics.calibration import Calibration, average_precision, calibrate
 from codauc.runs.directory import Record
 from codauc.runs.settings import RecipeSettings, RunSettings
-from codauc.training.build import make_components
 from codauc.training.callbacks import Callback
 from codauc.training.checkpoint_policy import CheckpointPolicy, RunControl
-from codauc.training.recipe import Plan, plan
 from codauc.training.run_progress import TIMES, RunProgress
 from codauc.training.run_state import RunPosition
 from codauc.training.validation import gathered, scores_of
@@ -134,13 +132,12 @@ def fit(
     """
     assert not isinstance(settings.recipe, RecipeSettings), "resolve_settings(...) comes first"
     control = control or RunControl()
-    parts = make_components(settings, opened, group, model)
-    stages = plan(settings.recipe, settings.communication)
-    progress = RunProgress(settings, opened, parts, stages, control.data)
+    progress = RunProgress(settings, opened, group, control.data, model)
     if control.found is not None:
         progress.resume(control.found)
-    loop = TrainingLoop(progress, stages, callbacks if group.rank == 0 else (), control)
-    with _threads(settings, opened), control.observer.measuring(parts.coda):
+    loop = TrainingLoop(progress, callbacks if group.rank == 0 else (), control)
+    clock = control.clock
+    with _threads(settings, opened), clock.measuring(progress.coda) if clock else nullcontext():
         return loop.run()
 
 
@@ -148,14 +145,14 @@ class TrainingLoop:
     """One worker's part of one run: Algorithm 1 of the paper, stage by stage."""
 
     def __init__(
-        self, progress: RunProgress, plan: Plan, callbacks: Sequence[Callback], control: RunControl
+        self, progress: RunProgress, callbacks: Sequence[Callback], control: RunControl
     ) -> None:
-        self.progress, self.plan, self.callbacks, self.control = progress, plan, callbacks, control
-        self.settings, self.recipe = progress.settings, progress.recipe
-        self.parts, self.coda, self.opt = progress.parts, progress.coda, progress.parts.opt
-        self.validation, self.section = progress.validation, control.observer.section
+        self.progress, self.callbacks, self.clock = progress, callbacks, control.clock
+        self.settings, self.recipe, self.plan = progress.settings, progress.recipe, progress.plan
+        self.coda, self.opt, self.device = progress.coda, progress.opt, progress.loss.a.device
+        self.validation, self.section = progress.validation, control.section
         self.policy = CheckpointPolicy(progress, control)
-        self.alone = self.parts.group.size == 1
+        self.alone = self.progress.group.size == 1
         self.same_steps = self.settings.communication.averages == "gradients"
 
     @property
@@ -167,7 +164,7 @@ class TrainingLoop:
         """All stages; then the model that is kept."""
         self._call(Callback.on_start, self.settings, self.plan.steps)
         if self.recipe.start == "estimate" and self.coda.current is None and not self.at.step:
-            self.coda.estimate(self.parts.batches, self.recipe.dual_samples)
+            self.coda.estimate(self.progress.batches, self.recipe.dual_samples)
         self._remember()
         interrupted = False
         while self.coda.stages_done < len(self.plan.stages) and not interrupted:
@@ -190,22 +187,24 @@ class TrainingLoop:
 
     def _stage(self, number: int) -> bool:
         """The steps that a stage still has; returns whether the run was asked to stop in it."""
-        stage, loss = self.plan.stages[number], self.parts.loss
+        stage, loss = self.plan.stages[number], self.progress.loss
         objective = loss.cross_entropy if number < self.plan.warm else loss
         with self.section("stage"):
-            batches = self.coda.stage(stage, self.control.observer.reading(self.parts.batches))
+            source = self.progress.batches
+            batches = self.coda.stage(stage, self.clock.reading(source) if self.clock else source)
             if self.at.owed:
                 self.coda.make_up()
                 self.at.owed = False
                 self._after_step(number)
         while self.opt.steps < stage.steps and not self.coda.asked("stop"):
             x, y = next(batches)
-            self._local_step(objective, x.to(self.parts.device), y.to(self.parts.device))
+            self._local_step(objective, x.to(self.device), y.to(self.device))
             self._after_step(number)
-            self.control.observer.on_step()
+            if self.clock is not None:
+                self.clock.on_step()
         with self.section("stage"):
             if self.coda.asked("stop"):
-                self.coda.finish(self.parts.batches)
+                self.coda.finish(self.progress.batches)
                 return True
             next(batches, None)  # the stage ends: the mean of its iterates, and a new alpha
         return self.coda.asked("stop")
@@ -214,7 +213,7 @@ class TrainingLoop:
         """One step on a batch; every `sync_every`-th includes a communication round."""
         self.opt.zero_grad()
         with self.section("forward"):
-            scores = self.parts.model(x)
+            scores = self.progress.model(x)
         with self.section("loss"):
             loss = objective(scores, y)
         with self.section("backward"):
@@ -235,7 +234,7 @@ class TrainingLoop:
     def _after_step(self, number: int) -> None:
         """What follows a step: callbacks, requests, an evaluation, a checkpoint."""
         stage, step = self.plan.stages[number], self.at.step
-        self._call(Callback.on_step, step, self._label(number), self.parts.group.ledger.rounds)
+        self._call(Callback.on_step, step, self._label(number), self.progress.group.ledger.rounds)
         self.policy.forward_requests()
         fresh = self.policy.notice_round(step)
         inside, alike = self.opt.steps < stage.steps, self._alike(number)
@@ -275,7 +274,7 @@ class TrainingLoop:
         with self.section("evaluation"):
             with self.validation.evaluated(self.at.step, self.coda.drift) as result:
                 if result.kept:
-                    self._call(Callback.on_keep, self.parts.model, self.at.step)
+                    self._call(Callback.on_keep, self.progress.model, self.at.step)
             record = self.progress.record(result, self._label(number), stage_end=stage_end)
             self._call(Callback.on_record, record)
 
@@ -299,7 +298,7 @@ class TrainingLoop:
         choice = self.validation.choice
         choice.restore()
         return Trained(
-            model=self.parts.model,
+            model=self.progress.model,
             settings=self.settings,
             calibration=self._calibration(),
             step=choice.state.step or self.at.step,

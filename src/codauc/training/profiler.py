@@ -51,28 +51,7 @@ _LABELS = {  # the rows, in the order in which they are shown
 _RECENT = 10_000  # the last times of a section, of which the median is taken
 
 
-class Observer:
-    """By which a training loop says which part of its work it does; nothing is measured."""
-
-    def section(self, name: Section) -> AbstractContextManager[None]:
-        """Inside this block the time belongs to the section `name`."""
-        del name
-        return nullcontext()
-
-    def reading(self, batches: Iterator[T]) -> Iterator[T]:
-        """The same batches; the time to get one belongs to "reading"."""
-        return batches
-
-    def on_step(self) -> None:
-        """A step was taken."""
-
-    def measuring(self, coda: CoDA) -> AbstractContextManager[None]:
-        """Training happens inside this block."""
-        del coda
-        return nullcontext()
-
-
-class Clock(Observer):
+class Clock:
     """Every moment of training belongs to exactly one section, so sections add up to the whole.
 
     Devices that compute on their own are waited for at each change of section: otherwise their time

@@ -28,9 +28,8 @@ from codauc.training.callbacks import Callback, DirectoryWriter, ProgressBar, Te
 from codauc.training.checkpoint_policy import RunControl
 from codauc.training.directory_claim import check_free, claimed, complete_end, new_directory
 from codauc.training.loop import Trained, fit
-from codauc.training.profiler import Clock, Observer, prepare
-from codauc.training.resume import check_same, identity, usable
-from codauc.training.run_state import SavedRun
+from codauc.training.profiler import Clock, prepare
+from codauc.training.run_state import SavedRun, check_same, identity, usable
 from codauc.workers.agreement import together
 from codauc.workers.group import Group, GroupError, LocalGroup
 from codauc.workers.launcher import launch
@@ -208,9 +207,7 @@ class WorkerRun:
         callbacks = self._callbacks(found) if group.rank == 0 else []
         trace = folder / TRACE if group.rank == 0 else None
         clock = Clock(trace) if self.job.profile else None
-        control = RunControl(
-            self.job.requests.pending, checkpoints, found, self.data, clock or Observer()
-        )
+        control = RunControl(self.job.requests.pending, checkpoints, found, self.data, clock)
         try:
             trained = fit(settings, self.opened, group, callbacks, control=control)
         except AskedToLeave as left:

@@ -10,7 +10,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from codauc._internal.random_streams import seed_everything
 from codauc.algorithm.objective import pairwise_loss
@@ -19,9 +19,8 @@ from codauc.data.dataset import DataSet
 from codauc.runs.checkpoints import Found
 from codauc.runs.directory import Record
 from codauc.runs.settings import RunSettings
-from codauc.training.build import Components
-from codauc.training.recipe import Plan, factor_of
-from codauc.training.resume import check_like, usable
+from codauc.training.build import make_batches, make_engine
+from codauc.training.recipe import factor_of, plan
 from codauc.training.run_state import (
     JournalState,
     RoundCount,
@@ -29,7 +28,9 @@ from codauc.training.run_state import (
     RunState,
     SavedRun,
     as_bits,
+    check_like,
     packed,
+    usable,
 )
 from codauc.training.validation import Validation, ValidationResult
 from codauc.workers.agreement import together
@@ -85,41 +86,48 @@ class Journal:
 
 
 class RunProgress:
-    """Everything of a run that changes while it trains; `data` identifies the data."""
+    """The parts that a worker trains with, and everything of a run that changes meanwhile.
+
+    `data` identifies the data; `model` replaces the network of the settings.
+    """
 
     def __init__(
         self,
         settings: RunSettings,
         opened: DataSet,
-        parts: Components,
-        plan: Plan,
+        group: Group,
         data: Mapping[str, Any],
+        model: nn.Module | None = None,
     ) -> None:
-        self.recipe = settings.recipe
-        self.settings, self.opened, self.parts, self.data = settings, opened, parts, data
-        self.coda, self.stages = parts.coda, plan.stages
+        self.settings, self.opened, self.group, self.data = settings, opened, group, data
+        self.recipe, train, notes = settings.recipe, opened.train, list[str]()
+        self.plan = plan(self.recipe, settings.communication)
+        self.batches = make_batches(settings, train, group, notes)
+        ratio = self.batches.sampled_ratio or train.pos_ratio
+        self.coda = make_engine(settings, train, group, ratio, model)
+        self.opt, self.model, self.loss = self.coda.opt, self.coda.opt.model, self.coda.opt.loss
         self.position, self.rounds = RunPosition(), RoundCount()
         self.heard = 0  # rounds that carried requests, up to the last one that was noticed
         self.reduced = 1.0  # the step size's factor after numbers that were not finite
-        self._factor = factor_of(self.recipe, plan.steps)
-        self._base_lr = [group["lr"] for group in parts.opt.param_groups]
+        self._factor = factor_of(self.recipe, self.plan.steps)
+        self._base_lr = [group["lr"] for group in self.opt.param_groups]
         if self.recipe.optimizer == "adam":  # alpha's own step size, of the last group, stays
             self._base_lr.pop()
         self.set_step_size()
         self.good: RunState | None = None
-        self.validation = Validation(parts.opt, opened.watched, parts.group, self.recipe)
-        self.journal = Journal(parts.group, parts.notes)
+        self.validation = Validation(self.opt, opened.watched, group, self.recipe)
+        self.journal = Journal(group, notes)
 
     def set_step_size(self) -> None:
         """Give the optimizer the step size of the step at which the run is."""
         factor = self.reduced * self._factor(self.position.step)
-        for group, lr in zip(self.parts.opt.param_groups, self._base_lr, strict=False):
+        for group, lr in zip(self.opt.param_groups, self._base_lr, strict=False):
             group["lr"] = lr * factor
 
     def record(self, result: ValidationResult, stage: int, *, stage_end: bool) -> Record:
         """The record of an evaluation; `stage` 0 is the warm start."""
         h, y = torch.from_numpy(result.scores).sigmoid(), torch.from_numpy(result.labels)
-        ledger, loss, opt = self.journal.spent(), self.parts.loss, self.parts.opt
+        ledger, loss, opt = self.journal.spent(), self.loss, self.opt
         record = Record(
             step=self.position.step,
             stage=stage,
@@ -137,7 +145,7 @@ class RunProgress:
             drift=result.drift,
             **{name: ledger[name] for name in TIMES},
             stage_end=stage_end,
-            workers=self.parts.group.size,
+            workers=self.group.size,
         )
         self.journal.records.append(record)
         return record
@@ -148,7 +156,7 @@ class RunProgress:
         return RunState(
             position=replace(self.position),
             coda=self.coda.state_dict(),
-            batches=self.parts.batches.state_dict(),
+            batches=self.batches.state_dict(),
             window=None if window is None else window.state(),
             choice=self.validation.choice.state,
             journal=self.journal.state(),
@@ -158,7 +166,7 @@ class RunProgress:
 
     def pack(self) -> dict[str, Any]:
         """What a checkpoint holds."""
-        rest = self.parts.batches.remaining()
+        rest = self.batches.remaining()
         saved = SavedRun(
             settings=json.loads(json.dumps(asdict(self.settings))),
             data=dict(self.data),
@@ -171,7 +179,7 @@ class RunProgress:
         """Continue as the worker did that gave this state."""
         self.coda.load_state_dict(state.coda)
         self._load_position(state)
-        self.parts.batches.load_state_dict(state.batches)
+        self.batches.load_state_dict(state.batches)
 
     def _load_position(self, state: RunState) -> None:
         """Take over everything but the engine and the batches."""
@@ -212,26 +220,20 @@ class RunProgress:
 
     def resume(self, found: Found) -> None:
         """Continue from what was found, if it is of this run; an error on one worker is on all."""
-        if found.exact:
-            together(self.parts.group, lambda: self._load_exact(found), "checkpoint")
-        else:
-            self._load_merged(found)
-
-    def _load_exact(self, found: Found) -> None:
-        with usable(found):
-            state = SavedRun.unpack(found.base).run
-            self._check(state)
-            self.load(state)
-
-    def _load_merged(self, found: Found) -> None:
-        """Continue with the mean of the states of another number of workers."""
-        group = self.parts.group
+        group, rest = self.group, None
         base, *others = together(group, lambda: _unpacked(found), "checkpoint")
-        with usable(found):
-            count = found.size - len(found.missing)
-            base.run.merge([other.run for other in others], count, group)
-            rest = base.rest_of_all(others, group)
+        if not found.exact:
+            with usable(found):
+                count = found.size - len(found.missing)
+                base.run.merge([other.run for other in others], count, group)
+                rest = base.rest_of_all(others, group)
         together(group, lambda: self._begin_with(found, base.run, rest), "checkpoint")
+        if not found.exact:
+            self._after_merging(found)
+
+    def _after_merging(self, found: Found) -> None:
+        """The states of other workers have become one, which is given to each."""
+        group = self.group
         self.coda.same_everywhere()
         seed_everything(self.settings.seed, group.rank, self.position.step)
         workers = f"{group.size} worker{'s' * (group.size != 1)}"
@@ -241,21 +243,21 @@ class RunProgress:
         self.journal.notes.append(f"{text}.")
 
     def _begin_with(self, found: Found, state: RunState, rest: Tensor | None) -> None:
+        """Load a state, if nothing is missing; the rows in `rest` are what is left of its epoch."""
         with usable(found):
-            self._check(state)
+            check_like(packed(state), packed(self.state()), "run")
+            if state.coda["stage"] is not None:
+                check_like(state.coda["stage"], asdict(self.plan.stages[0]), "stage")
+            if found.exact:
+                self.load(state)
+                return
             if state.coda["stage"] is not None:  # as it is planned for this number of workers
-                state.coda["stage"] = asdict(self.stages[state.coda["stages_done"]])
+                state.coda["stage"] = asdict(self.plan.stages[state.coda["stages_done"]])
             self.coda.load_state_dict(state.coda)
             self._load_position(state)
             if rest is not None:
                 mine = torch.isin(self.opened.train.rows, rest).nonzero().flatten()
-                self.parts.batches.begin_with(state.batches["epoch"], mine)
-
-    def _check(self, state: RunState) -> None:
-        """Raise if something is missing, rather than continue with a default."""
-        check_like(packed(state), packed(self.state()), "run")
-        if state.coda["stage"] is not None:
-            check_like(state.coda["stage"], asdict(self.stages[0]), "stage")
+                self.batches.begin_with(state.batches["epoch"], mine)
 
 
 def _unpacked(found: Found) -> list[SavedRun]:
