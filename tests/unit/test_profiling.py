@@ -19,8 +19,7 @@ from codauc.training import profiler as profiling
 from codauc.training.build import resolve_settings
 from codauc.training.checkpoint_policy import RunControl
 from codauc.training.loop import fit
-from codauc.training.profile_table import profile_table
-from codauc.training.profiler import Clock
+from codauc.training.profiler import Clock, profile_table
 
 EVERY_STEP = {"reading", "forward", "loss", "backward", "step", "rest"}
 

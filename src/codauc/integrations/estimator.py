@@ -32,6 +32,7 @@ from codauc.data.shards import ShardCount
 from codauc.data.tables import read_table
 from codauc.integrations.estimator_fit import (
     Array,
+    Learner,
     as_names,
     checked_rows,
     checked_targets,
@@ -46,7 +47,6 @@ from codauc.integrations.estimator_fit import (
     validation_split,
     with_own_randomness,
 )
-from codauc.integrations.partial_fit import Learner
 from codauc.metrics.auc_values import auc
 from codauc.metrics.calibration import Calibration
 from codauc.metrics.evaluation import logits_of

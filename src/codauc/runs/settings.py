@@ -30,8 +30,13 @@ T = TypeVar("T")
 
 # fmt: off
 
+class _Checked:
+    def __post_init__(self) -> None:
+        check(self)
+
+
 @dataclass(frozen=True)
-class ModelSettings:
+class ModelSettings(_Checked):
     """The network: a name of `codauc.models`, or an import path; "auto" fits it to the data.
 
     Made in Python, an import path is the program's own choice. From a file it is refused unless the
@@ -46,9 +51,6 @@ class ModelSettings:
         {}, "arguments of the network, such as widths=[64,64],dropout=0.1",
         option="--model-arguments", metavar="NAME=VALUE[,...]")
     pretrained: str | None = setting(None, "file of weights to begin with", metavar="FILE")
-
-    def __post_init__(self) -> None:
-        check(self)
 
 
 @dataclass(frozen=True)
@@ -183,7 +185,7 @@ class CommunicationSettings:
 
 
 @dataclass(frozen=True)
-class SafetySettings:
+class SafetySettings(_Checked):
     """How a run is saved, and what it does about faults.
 
     Checkpoints are written every `checkpoint_minutes`, or `checkpoint_rounds`, whichever is first.
@@ -207,9 +209,6 @@ class SafetySettings:
         "reduce", "after NaN or infinity: halve the step size, or stop ({default})",
         choices=("reduce", "stop"))
 
-    def __post_init__(self) -> None:
-        check(self)
-
 
 # fmt: on
 
@@ -230,7 +229,7 @@ class ImportPathError(ConfigError):
 
 
 @dataclass(frozen=True)
-class RunSettings:
+class RunSettings(_Checked):
     """Everything that is needed to run it again."""
 
     data: DataSettings = field(default_factory=DataSettings)
@@ -244,9 +243,6 @@ class RunSettings:
     device: str = setting(
         "auto", "cpu, cuda, mps, ... ({default}: cuda or mps if available, else cpu)",
         metavar="DEVICE", common=True)  # fmt: skip
-
-    def __post_init__(self) -> None:
-        check(self)
 
     def with_changes(self, table: str, **values: Any) -> RunSettings:
         """The same with other values in one of its tables.

@@ -1,9 +1,11 @@
-"""Where the time of training goes: a clock whose sections add up to the whole."""
+"""Where the time of training goes: a clock whose sections add up, a trace, and a table of it."""
 
 from __future__ import annotations
 
 import json
+import math
 import os
+import shutil
 import statistics
 import time
 from collections import Counter, defaultdict, deque
@@ -16,10 +18,11 @@ from typing import Any, Literal, TypeVar
 import torch
 
 from codauc._internal.files import whole_file
+from codauc._internal.formats import count, duration, percent
 from codauc._internal.progress import note
+from codauc._internal.text_table import table
 from codauc.algorithm.engine import CoDA
 from codauc.runs.directory import TRACE
-from codauc.training.profile_table import FIRST_TRACED, LAST_TRACED
 from codauc.workers.agreement import gather_bytes
 from codauc.workers.group import Group
 
@@ -48,6 +51,9 @@ _LABELS = {  # the rows, in the order in which they are shown
     "trace": "the trace itself",
     "rest": "the rest",
 }
+_FIRST_TRACED, _LAST_TRACED = 10, 15  # steps after which a trace begins and ends
+_LONGEST_BAR, _SHORTEST_BAR = 30, 5
+_MUCH = 0.05  # more of its time one worker waits than another
 _RECENT = 10_000  # the last times of a section, of which the median is taken
 
 
@@ -103,9 +109,9 @@ class Clock:
         """A step was taken."""
         self._enter()
         self.steps += 1
-        if self.trace is not None and self.steps in (FIRST_TRACED, LAST_TRACED):
+        if self.trace is not None and self.steps in (_FIRST_TRACED, _LAST_TRACED):
             with self.section("trace"):
-                self.trace.start(self.device) if self.steps == FIRST_TRACED else self.trace.stop()
+                self.trace.start(self.device) if self.steps == _FIRST_TRACED else self.trace.stop()
 
     def _enter(self, *, last: bool = False) -> None:
         """Enter the times of this step, or of what follows the last one."""
@@ -142,13 +148,11 @@ class Clock:
         self.sent = after["communicating"] - before["communicating"]
 
     def _stopped(self) -> None:
-        """The worker stopped computing, to communicate."""
         if self._current != "apart" and (self._simulated or self._current == "round"):
             self._before = self._current
             self.mark("apart")
 
     def _resumed(self) -> None:
-        """The worker computes again."""
         if self._current == "apart":
             self.mark(self._before)
 
@@ -273,3 +277,72 @@ def prepare() -> None:
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # it would log when it starts and ends
     with suppress(Exception), torch.autograd.profiler.profile(use_kineto=True):
         pass
+
+
+def profile_table(profile: Mapping[str, Any], path: Path, width: int | None = None) -> str:
+    """A profile for the terminal; `path` is the run's directory."""
+    rows, steps, seconds = profile["rows"], profile["steps"], profile["seconds"]
+    workers = profile["by_worker"]
+    waits = [spent.get("waiting", 0.0) / (sum(spent.values()) or 1.0) for spent in workers]
+    # beside worker 0: the one that others wait for, or else who waits most
+    other = waits.index(min(waits)) or waits.index(max(waits)) or 1 if waits else 0
+    header = ["", "ms per step", "ms each", "times", "worker 0" if other else "share"]
+    header += [f"worker {other}"] if other else []
+    lines = [_cells(row, profile, other) for row in rows]
+    whole = f"{1e3 * seconds / max(1, steps):.3f}"
+    lines.append(["all", whole, "", "", *["100.0%"] * (1 + bool(other))])
+    bare = max(map(len, table(header, lines).splitlines()))
+    room = (width or shutil.get_terminal_size().columns) - bare - 3
+    bars = _bars([row["share"] for row in rows], min(_LONGEST_BAR, room))
+    lines = [[*cells, bar] for cells, bar in zip(lines, [*bars, ""], strict=True)]
+    return "\n".join(
+        [
+            f"Where the time went: {count(steps)} steps in {duration(seconds)}.",
+            table([*header, ""], lines),
+            *_remarks(profile, path, waits),
+        ]
+    )
+
+
+def _cells(row: Mapping[str, Any], profile: Mapping[str, Any], other: int) -> list[str]:
+    each = "" if row["ms_each"] is None else f"{row['ms_each']:.3f}"
+    times = "" if row["times"] is None else count(row["times"])
+    cells = [row["label"], f"{row['ms_a_step']:.3f}", each, times, f"{row['share']:.1%}"]
+    if other:
+        seconds = profile["by_worker"][other]
+        cells.append(f"{seconds.get(row['name'], 0.0) / sum(seconds.values()):.1%}")
+    return cells
+
+
+def _bars(shares: Sequence[float], cells: int) -> list[str]:
+    """Bars of at most so many characters; none where there is no room.
+
+    >>> [bar.rstrip() for bar in _bars([0.5, 0.25, 0.0], 8)], _bars([0.5], 4)
+    (['########', '####', ''], [''])
+    """
+    if cells < _SHORTEST_BAR:
+        return [""] * len(shares)
+    longest = max(shares) or 1.0
+    return [("#" * math.ceil(cells * share / longest - 0.5)).ljust(cells) for share in shares]
+
+
+def _remarks(profile: Mapping[str, Any], path: Path, waits: list[float]) -> Iterator[str]:
+    if waits:
+        least, most = waits.index(min(waits)), waits.index(max(waits))
+        if waits[most] - waits[least] < _MUCH:
+            yield f"Workers wait little for each other: at most {percent(waits[most])} of the time."
+        else:
+            yield (
+                f"Worker {most} waits {percent(waits[most])} of its time, worker {least} "
+                f"{percent(waits[least])}: the others wait for worker {least}."
+            )
+    if profile["simulated"]:
+        yield (
+            f"Rows are sums over {profile['workers']} simulated workers; a step is one of each, "
+            "and what a row took each time is worker 0's."
+        )
+    if profile["trace"]:
+        yield (
+            f"Steps {_FIRST_TRACED + 1} to {_LAST_TRACED} in detail: open "
+            f"{path / profile['trace']} in https://ui.perfetto.dev or chrome://tracing."
+        )

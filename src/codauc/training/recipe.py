@@ -112,15 +112,11 @@ def plan(recipe: Recipe, communication: CommunicationSettings) -> Plan:
     r = recipe
     falls = 1.0 if r.schedule == "cosine" else r.factor
     lr = r.lr * r.min_max_scale if 0 < r.warm_start < 1 else r.lr
-    lengths = geometric(lr, r.steps, r.stages, factor=r.factor)
     stages = [
         Stage(
-            lr=lr / falls**s,
-            steps=stage.steps,
-            sync_every=_period(communication, lr / falls**s, 3**s),
-            dual_samples=r.dual_samples,
+            lr / falls**s, stage.steps, _period(communication, lr / falls**s, 3**s), r.dual_samples
         )
-        for s, stage in enumerate(lengths)
+        for s, stage in enumerate(geometric(lr, r.steps, r.stages, factor=r.factor))
     ]
     if r.warm_start == 0:
         return Plan(tuple(stages), 0)

@@ -337,14 +337,11 @@ def _may_restart() -> bool:
 
 def _limit_waiting(folder: RunFolder, group: Group, step: int) -> None:
     """Limit waiting for others by how long calls take; longer where a run made no progress."""
-    stuck = torch.tensor([_without_progress(folder, step)])
+    steps = [fault.get("step") for fault in folder.faults() if fault.get("event") == "resumed"]
+    # how often in succession it was already resumed at this step: its workers may be slow
+    times = next((i for i, earlier in enumerate(reversed(steps)) if earlier != step), len(steps))
+    stuck = torch.tensor([times])
     group.broadcast_(stuck, "checkpoint")  # worker 0's directory knows
     more = 2 ** min(int(stuck), 4)
     least = _LEAST_WAIT if _may_restart() else _PATIENT_WAIT
     group.limit_waiting(more * least, more * _MOST_WAIT)
-
-
-def _without_progress(folder: RunFolder, step: int) -> int:
-    """How often in succession a run was already resumed at this step: its workers may be slow."""
-    steps = [fault.get("step") for fault in folder.faults() if fault.get("event") == "resumed"]
-    return next((i for i, earlier in enumerate(reversed(steps)) if earlier != step), len(steps))
