@@ -112,12 +112,10 @@ def plan(recipe: Recipe, communication: CommunicationSettings) -> Plan:
     r = recipe
     falls = 1.0 if r.schedule == "cosine" else r.factor
     lr = r.lr * r.min_max_scale if 0 < r.warm_start < 1 else r.lr
-    stages = [
-        Stage(
-            lr / falls**s, stage.steps, _period(communication, lr / falls**s, 3**s), r.dual_samples
-        )
-        for s, stage in enumerate(geometric(lr, r.steps, r.stages, factor=r.factor))
-    ]
+    stages = []
+    for s, stage in enumerate(geometric(lr, r.steps, r.stages, factor=r.factor)):
+        period = _period(communication, lr / falls**s, 3**s)
+        stages.append(Stage(lr / falls**s, stage.steps, period, r.dual_samples))
     if r.warm_start == 0:
         return Plan(tuple(stages), 0)
     if r.warm_start == 1:

@@ -29,7 +29,7 @@ from codauc.training.checkpoint_policy import RunControl
 from codauc.training.directory_claim import check_free, claimed, complete_end, new_directory
 from codauc.training.loop import Trained, fit
 from codauc.training.profiler import Clock, prepare
-from codauc.training.run_state import SavedRun, check_same, identity, usable
+from codauc.training.run_state import SavedRun, check_same, identity, unpacked, usable
 from codauc.workers.agreement import together
 from codauc.workers.group import Group, GroupError, LocalGroup
 from codauc.workers.launcher import launch
@@ -235,7 +235,7 @@ class WorkerRun:
         """The settings of the run that is resumed; raise where what is here does not fit."""
         given, workers = self.job.settings, self.group.size
         with usable(found):
-            saved = SavedRun.unpack(found.base)
+            saved = unpacked(SavedRun, found.base)
             resolved = resolve_settings(given, self.opened, found.size)
             check_same(saved, resolved, self.data)
             saved.run.journal.typed_records()
@@ -251,7 +251,7 @@ class WorkerRun:
         job, folder, records = self.job, self.folder, list[Record]()
         folder.remove_results()
         if found is not None:
-            saved = SavedRun.unpack(found.base).run
+            saved = unpacked(SavedRun, found.base).run
             records = saved.journal.typed_records()
             self._announce_resume(found, saved.position.step)
         elif job.resuming and (folder / CONFIG).exists():

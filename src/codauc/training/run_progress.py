@@ -30,6 +30,7 @@ from codauc.training.run_state import (
     as_bits,
     check_like,
     packed,
+    unpacked,
     usable,
 )
 from codauc.training.validation import Validation, ValidationResult
@@ -221,7 +222,7 @@ class RunProgress:
     def resume(self, found: Found) -> None:
         """Continue from what was found, if it is of this run; an error on one worker is on all."""
         group, rest = self.group, None
-        base, *others = together(group, lambda: _unpacked(found), "checkpoint")
+        base, *others = together(group, lambda: _saved(found), "checkpoint")
         if not found.exact:
             with usable(found):
                 count = found.size - len(found.missing)
@@ -260,7 +261,7 @@ class RunProgress:
                 self.batches.begin_with(state.batches["epoch"], mine)
 
 
-def _unpacked(found: Found) -> list[SavedRun]:
+def _saved(found: Found) -> list[SavedRun]:
     """The state that all workers have, and then those that this one has read."""
     with usable(found):
-        return [SavedRun.unpack(plain) for plain in (found.base, *found.states.values())]
+        return [unpacked(SavedRun, plain) for plain in (found.base, *found.states.values())]

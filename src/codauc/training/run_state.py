@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, is_dataclass
-from typing import Any, Self
+from typing import Any, TypeVar, get_args, get_type_hints
 
 import numpy as np
 import torch
@@ -21,6 +21,8 @@ from codauc.runs.settings import RunSettings
 from codauc.training.validation import ChoiceState, WindowState
 from codauc.workers.agreement import gather_bytes
 from codauc.workers.group import Group, GroupError
+
+T = TypeVar("T")
 
 _CPU = torch.device("cpu")
 _FREE_TABLES = ("device", "safety")  # settings that may differ when a run is resumed
@@ -78,20 +80,6 @@ class RunState:
     rounds: RoundCount
     reduced: float  # of the step size
 
-    @classmethod
-    def unpack(cls, plain: dict[str, Any]) -> Self:
-        """The state of names and values; a TypeError where one is missing or unknown."""
-        records = {
-            "position": RunPosition,
-            "choice": ChoiceState,
-            "journal": JournalState,
-            "rounds": RoundCount,
-        }
-        if plain["window"] is not None:
-            records["window"] = WindowState
-        typed = {name: _record(kind, plain[name]) for name, kind in records.items()}
-        return cls(**plain | typed)
-
     def averaged(self) -> Iterator[Tensor]:
         """What a round would replace by its mean over the workers."""
         yield from CoDAState.unpack(self.coda).tensors_to_average()
@@ -123,11 +111,6 @@ class SavedRun:
     rest: Tensor | None  # rows that the epoch has yet to give, a bit for each; None if balanced
     run: RunState
 
-    @classmethod
-    def unpack(cls, plain: dict[str, Any]) -> Self:
-        """What `pack` was made of; a TypeError where a name is missing or unknown."""
-        return cls(**plain | {"run": RunState.unpack(plain["run"])})
-
     def rest_of_all(self, others: list[SavedRun], group: Group) -> Tensor | None:
         """The rows that the epoch has yet to give on all workers; None if batches are balanced."""
         if self.rest is None:
@@ -149,9 +132,15 @@ def packed(value: Any) -> Any:
     return value
 
 
-def _record(kind: type, plain: dict[str, Any]) -> Any:
-    """A record of names and values; none may be missing, although it has defaults."""
-    return kind(**{f.name: plain[f.name] for f in fields(kind)} | plain)
+def unpacked(kind: type[T], plain: dict[str, Any]) -> T:
+    """The record that `packed` was given, with those in it; no name may be missing or unknown."""
+    hints = get_type_hints(kind)
+    for name, hint in hints.items():
+        kinds = [each for each in (hint, *get_args(hint)) if isinstance(each, type)]
+        inner = next((each for each in kinds if is_dataclass(each)), None)
+        if inner is not None and plain[name] is not None:
+            plain = plain | {name: unpacked(inner, plain[name])}
+    return kind(**{name: plain[name] for name in hints} | plain)
 
 
 def as_bits(rows: Tensor) -> Tensor:
