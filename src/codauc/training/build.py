@@ -127,8 +127,13 @@ def make_optimizer(model: nn.Module, loss: MinMaxAUCLoss, recipe: Recipe) -> PPD
 
 
 def make_batches(settings: RunSettings, part: Part, group: Group, notes: list[str]) -> Batches:
-    """A worker's batches; `notes` gets what the summary should say of them."""
-    share = _share_of_positives(part, settings.recipe.balance, notes)
+    """A worker's batches, with the least share of either class; `notes` are for the summary."""
+    least, ratio, share = settings.recipe.balance, part.pos_ratio, None
+    if least > min(ratio, 1 - ratio):
+        if any(count.positives in (0, count.samples) for count in part.counts):
+            notes.append("A worker lacks a class: batches are not balanced.")
+        else:
+            share = least if ratio < least else 1 - least
     size, seed = settings.recipe.batch_size, settings.seed
     return Batches(part.x, part.y, size, seed=seed, worker=group.rank, balanced=share)
 
@@ -145,7 +150,9 @@ def make_engine(
     def network() -> nn.Module:
         if model is not None:
             return model
-        return make_model(settings, _some_rows(part, group), ratio)
+        count = min(len(part.x), max(1, _EDGE_ROWS // group.size))  # from the whole of the part
+        rows = as_rows(part.x).gather(torch.linspace(0, len(part.x) - 1, count).long())
+        return make_model(settings, rows, ratio)
 
     trained = together(group, network, "start").to(device)
     # rounds find out whether numbers are finite, so the loss does not
@@ -167,20 +174,3 @@ def usable_device(name: str) -> torch.device:
         text = str(error).splitlines()[0]
         raise ValueError(f"device={name!r} cannot be used here ({text}): use cpu.") from error
     return device
-
-
-def _share_of_positives(part: Part, least: float, notes: list[str]) -> float | None:
-    """The share of positives to draw, if either class is rarer than `least`."""
-    p = part.positives / part.samples
-    if least <= min(p, 1 - p):
-        return None
-    if any(count.positives in (0, count.samples) for count in part.counts):
-        notes.append("A worker lacks a class: batches are not balanced.")
-        return None
-    return least if p < least else 1 - least
-
-
-def _some_rows(part: Part, group: Group) -> Tensor:
-    """Inputs from the whole of a worker's part."""
-    count = min(len(part.x), max(1, _EDGE_ROWS // group.size))
-    return as_rows(part.x).gather(torch.linspace(0, len(part.x) - 1, count).long())

@@ -44,9 +44,8 @@ class Callback:
 class ProgressBar(Callback):
     """The progress bar: stage, rounds, validation AUC, time left."""
 
-    def __init__(self) -> None:
-        self.progress: Progress | None = None
-        self.auc = ""
+    progress: Progress
+    auc = ""
 
     def on_start(self, settings: RunSettings, steps: int) -> None:
         """Begin the line."""
@@ -55,7 +54,6 @@ class ProgressBar(Callback):
 
     def on_step(self, step: int, stage: int, rounds: int) -> None:
         """Draw, if it is time to."""
-        assert self.progress is not None
         name = f"stage {stage}" if stage else "warm start"
         count = f" round {rounds}" if rounds else ""
         self.progress.update(step, f"{name} step {step}{count}{self.auc}")
@@ -67,8 +65,7 @@ class ProgressBar(Callback):
     def on_end(self, summary: dict[str, Any]) -> None:
         """End the line."""
         del summary
-        if self.progress is not None:
-            self.progress.close()
+        self.progress.close()
 
 
 class DirectoryWriter(Callback):

@@ -157,7 +157,9 @@ def factor_of(recipe: Recipe, steps: int) -> Callable[[int], float]:
     rise = max(1.0, _WARM_UP * steps)
 
     def factor(step: int) -> float:
+        if recipe.schedule == "constant":
+            return 1.0
         wave = 0.5 * (1 + math.cos(math.pi * min(step, steps) / steps))
         return max(min(1.0, (step + 1) / rise) * wave, 1e-6)
 
-    return (lambda step: 1.0) if recipe.schedule == "constant" else factor  # noqa: ARG005
+    return factor

@@ -127,7 +127,8 @@ class RunProgress:
 
     def record(self, result: ValidationResult, stage: int, *, stage_end: bool) -> Record:
         """The record of an evaluation; `stage` 0 is the warm start."""
-        h, y = torch.from_numpy(result.scores).sigmoid(), torch.from_numpy(result.labels)
+        h = torch.from_numpy(result.scores).sigmoid()
+        y = torch.from_numpy(self.validation.labels)
         ledger, loss, opt = self.journal.spent(), self.loss, self.opt
         record = Record(
             step=self.position.step,

@@ -144,7 +144,6 @@ class ValidationResult:
     """The scores of one evaluation, in the order of the labels, and what follows from them."""
 
     scores: NDArray[Any]
-    labels: NDArray[np.bool_]
     auc: AUC
     drift: float | None  # root mean square over the workers
     kept: bool
@@ -175,7 +174,7 @@ class Validation:
                 raise NotFiniteError("scores are not numbers: lower the step size.")
             auc = auc_interval(scores, self.labels)
             kept = self.choice.offer(step, auc.value, scores, self.labels)
-            yield ValidationResult(scores, self.labels, auc, mean_drift, kept)
+            yield ValidationResult(scores, auc, mean_drift, kept)
 
     def _scores(self, drift: float | None) -> tuple[NDArray[Any], float | None]:
         assert self.part is not None
