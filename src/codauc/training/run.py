@@ -238,7 +238,6 @@ class WorkerRun:
             saved = unpacked(SavedRun, found.base)
             resolved = resolve_settings(given, self.opened, found.size)
             check_same(saved, resolved, self.data)
-            saved.run.journal.typed_records()
         if given.data.own and found.size != workers:
             raise ValueError(
                 f"{workers} workers in place of {found.size}, each with data of its own: expected "
@@ -252,7 +251,7 @@ class WorkerRun:
         folder.remove_results()
         if found is not None:
             saved = unpacked(SavedRun, found.base).run
-            records = saved.journal.typed_records()
+            records = saved.journal.records
             self._announce_resume(found, saved.position.step)
         elif job.resuming and (folder / CONFIG).exists():
             folder.note_fault("resumed", step=0, workers=self.group.size, restart=restarts())

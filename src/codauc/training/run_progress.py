@@ -70,7 +70,7 @@ class Journal:
     def state(self) -> JournalState:
         """The journal as copies."""
         return JournalState(
-            [asdict(record) for record in self.records],
+            list(self.records),
             list(self.notes),
             self.seconds,
             dict(self._before),
@@ -79,7 +79,7 @@ class Journal:
 
     def load(self, state: JournalState) -> None:
         """Continue a journal that was saved."""
-        self.records[:] = state.typed_records()
+        self.records[:] = state.records
         self.notes[:] = state.notes
         self.began = time.perf_counter() - state.seconds
         self._before = dict(state.before)

@@ -56,15 +56,11 @@ class RoundCount:
 class JournalState:
     """A journal in a checkpoint."""
 
-    records: list[dict[str, Any]]
+    records: list[Record]
     notes: list[str]
     seconds: float
     before: dict[str, float]
     times: dict[str, float]
-
-    def typed_records(self) -> list[Record]:
-        """The records; a TypeError where one of them lacks a field."""
-        return [Record(**plain) for plain in self.records]
 
 
 @dataclass(frozen=True)
@@ -129,18 +125,20 @@ def packed(value: Any) -> Any:
     """Records as dicts; unlike `dataclasses.asdict` it does not copy tensors."""
     if is_dataclass(value):
         return {f.name: packed(getattr(value, f.name)) for f in fields(value)}
-    return value
+    return [packed(each) for each in value] if isinstance(value, list) else value
 
 
 def unpacked(kind: type[T], plain: dict[str, Any]) -> T:
     """The record that `packed` was given, with those in it; no name may be missing or unknown."""
-    hints = get_type_hints(kind)
+    hints, records = get_type_hints(kind), dict[str, Any]()
     for name, hint in hints.items():
-        kinds = [each for each in (hint, *get_args(hint)) if isinstance(each, type)]
-        inner = next((each for each in kinds if is_dataclass(each)), None)
-        if inner is not None and plain[name] is not None:
-            plain = plain | {name: unpacked(inner, plain[name])}
-    return kind(**{name: plain[name] for name in hints} | plain)
+        value, kinds = plain[name], [hint, *get_args(hint)]
+        inner = next((k for k in kinds if isinstance(k, type) and is_dataclass(k)), None)
+        if inner is not None and isinstance(value, list):
+            records[name] = [unpacked(inner, each) for each in value]
+        elif inner is not None and value is not None:
+            records[name] = unpacked(inner, value)
+    return kind(**plain | records)
 
 
 def as_bits(rows: Tensor) -> Tensor:
