@@ -158,6 +158,7 @@ def fit_worker(
     table = read_rows(*rows, **options, categories=settings.data.categories)
     encoder, validation = table.encoder, None
     assert encoder is not None
+    assert table.y is not None
     if split is not None:
         validation = read_rows(*rows, **options, part="validation", encoder=encoder)
     opened = DataSet.of_table(table, validation)
@@ -168,8 +169,9 @@ def fit_worker(
     for callback in callbacks:
         callback.on_end({})
     calibration = trained.calibration
-    if validation is None:
-        calibration = _own_calibration(trained.model, opened.train, group)
+    if validation is None:  # from the training data, for want of others
+        scores = gathered(logits_of(trained.model, table.x), group)
+        calibration = calibrate(scores, gathered(table.y.numpy().astype(np.bool_), group))
     weights = {name: t.detach().cpu().clone() for name, t in trained.model.state_dict().items()}
     attributes = {
         "encoder_": encoder,
@@ -180,13 +182,6 @@ def fit_worker(
         "validation_auc_": trained.validation_auc,
     }
     return weights, settings.model, attributes
-
-
-def _own_calibration(model: nn.Module, part: Part, group: Group) -> Calibration:
-    """From the training data, for want of others."""
-    assert part.y is not None
-    scores = gathered(logits_of(model, part.x), group)
-    return calibrate(scores, gathered(part.y.numpy().astype(np.bool_), group))
 
 
 def first_encoder(x: Any, labels: Array, categories: tuple[str, ...]) -> Encoder:
@@ -200,14 +195,10 @@ def first_encoder(x: Any, labels: Array, categories: tuple[str, ...]) -> Encoder
     return encoder
 
 
-def is_frame(X: Any) -> bool:
-    """Whether it is a pandas frame, or something like it."""
-    return hasattr(X, "columns") and hasattr(X, "set_axis")
-
-
 def frame_columns(X: Any) -> list[str] | None:
-    """The names of a frame's columns, as texts; None for an array."""
-    return [str(name) for name in X.columns] if is_frame(X) else None
+    """The names of the columns of a pandas frame, or something like it; None for an array."""
+    frame = hasattr(X, "columns") and hasattr(X, "set_axis")
+    return [str(name) for name in X.columns] if frame else None
 
 
 def checked_rows(estimator: Any, X: Any, columns: list[str] | None, *, reset: bool) -> Any:
@@ -216,9 +207,10 @@ def checked_rows(estimator: Any, X: Any, columns: list[str] | None, *, reset: bo
     `columns` are those of the frame of training, None if that was an array. With `reset` it is `X`
     that the estimator is trained on.
     """
-    if columns is not None and is_frame(X):
+    given = frame_columns(X)
+    if columns is not None and given is not None:
         validate_data(estimator, X, reset=reset, skip_check_array=True)
-        return _without(X.set_axis(frame_columns(X), axis=1), as_names(estimator.drop))
+        return _without(X.set_axis(given, axis=1), as_names(estimator.drop))
     options = {"allow_nd": True, "ensure_all_finite": "allow-nan"}
     x = validate_data(estimator, X, reset=reset, **options)
     if columns is None:
