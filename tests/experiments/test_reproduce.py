@@ -16,7 +16,7 @@ from codauc.cli.main import main
 from codauc.reproduce.jobs import RunJob, run_side_by_side
 from codauc.reproduce.reproduction import Reproduction
 from codauc.reproduce.study import Study, StudyPoint, Tuned
-from codauc.runs.directory import METRICS, RunFolder
+from codauc.runs.directory import METRICS, SUMMARY, RunFolder
 
 CIFAR = object()  # stands for the directory
 COMMAND = [sys.executable, "-m", "codauc", "reproduce"]
@@ -52,7 +52,7 @@ def test_a_step_size_with_which_a_run_diverges_is_not_chosen(cifar10, tmp_path):
     for lr, auc in ((0.1, 0.7), (0.3, 0.8)):
         folder = RunFolder(made.job(StudyPoint(1), Tuned(64, lr), 0, tuning=True).out)
         folder.path.mkdir(parents=True)
-        folder.write_summary({"finished": True, "validation_auc": auc})
+        folder.write_json(SUMMARY, {"finished": True, "validation_auc": auc})
     bad = made.job(StudyPoint(1), Tuned(64, 0.9), 0, tuning=True)
     bad = bad._replace(settings=bad.settings.with_changes("safety", not_finite="stop"))
     bad = bad._replace(settings=bad.settings.with_changes("recipe", lr=0.9, name="bce", mix=0.0))

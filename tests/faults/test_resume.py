@@ -216,14 +216,14 @@ def test_a_full_disk_costs_checkpoints_not_the_run(table, tmp_path, capfd, monke
     settings = settings_of(table)
     codauc.train(settings, tmp_path / "whole")
     with small_disk(tmp_path / "disk", "4m") as disk:
-        filler, begin = Filler(disk / "filler", 22, 90), Checkpoints._begin
+        filler, begin = Filler(disk / "filler", 22, 90), Checkpoints.save_alone
 
         def begin_on_a_full_disk(self, number, state):
             if number > filler.first:
                 filler.fill()  # what the oldest checkpoint has just given up, too
             begin(self, number, state)
 
-        monkeypatch.setattr(Checkpoints, "_begin", begin_on_a_full_disk)
+        monkeypatch.setattr(Checkpoints, "save_alone", begin_on_a_full_disk)
         watching = [filler, Cut(70)]
         with pytest.raises(CutOffError):
             codauc.train(settings, disk / "run", callbacks=watching)
@@ -317,7 +317,7 @@ def test_other_workers_whatever_the_way(way, table, tmp_path):
 
 def test_the_rest_of_the_epoch_is_covered_once_by_other_workers(table, tmp_path, monkeypatch):
     """The samples that two workers have not given before the cut are those that three give."""
-    from codauc.training import components as trainer
+    from codauc.training import build as trainer
 
     given = []
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from codauc.metrics.auc_values import auc_interval
-from codauc.runs.directory import CONFIG, History, Record, RunFolder
+from codauc.runs.directory import CONFIG, SUMMARY, History, Record, RunFolder
 
 PARAMETERS = 272_474
 TOML = """
@@ -113,11 +113,11 @@ def make_run(tmp_path):
         records = list(make_records(workers=workers, sync_every=sync_every, **history))
         writer = History(folder)
         for record in records:
-            writer.add(record)
+            writer.write(record)
         values, labels = make_scores() if scores is None else scores
         folder.write_scores(values, labels)
         usual = make_summary(values, labels, records, workers)
-        folder.write_summary(usual | (summary or {}))
+        folder.write_json(SUMMARY, usual | (summary or {}))
         return folder
 
     return make

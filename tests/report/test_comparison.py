@@ -8,7 +8,7 @@ import pytest
 from codauc._internal.text_table import table
 from codauc.metrics.auc_difference import paired_auc_difference
 from codauc.report.comparison import DIFFERENCE, comparison_page, comparison_rows
-from codauc.runs.directory import CONFIG, SCORES, RunFolder
+from codauc.runs.directory import CONFIG, SCORES, SUMMARY, RunFolder
 
 
 def cell(header, row, name):
@@ -61,7 +61,7 @@ def test_runs_of_the_same_name_are_told_apart(make_run):
 
 def test_what_is_missing_is_a_dash(make_run):
     run = make_run()
-    run.write_summary({"interrupted": True, "model": None, "workers": None})
+    run.write_json(SUMMARY, {"interrupted": True, "model": None, "workers": None})
     run.write(CONFIG, "communication = 3\n")
     header, rows = comparison_rows([run])
     assert rows == [["coda-4x16", *["-"] * (len(header) - 1)]]

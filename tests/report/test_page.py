@@ -158,16 +158,16 @@ def test_any_value_of_the_summary_is_survived(make_run, key):
     run = make_run(steps=60)
     usual = run.summary()
     for value in (None, "text", -1, 10**400, [], {}, [None], True):
-        run.write_summary(usual | {key: value})
+        run.write_json(SUMMARY, usual | {key: value})
         checked(page(run))
-    run.write_summary({name: value for name, value in usual.items() if name != key})
+    run.write_json(SUMMARY, {name: value for name, value in usual.items() if name != key})
     checked(page(run))
 
 
 def test_an_interrupted_run_shows_what_is_there(make_run):
     run = make_run()
     (run / SCORES).unlink()
-    run.write_summary({"interrupted": True, "test_auc": None, "steps": 100})
+    run.write_json(SUMMARY, {"interrupted": True, "test_auc": None, "steps": 100})
     text = page(run)
     reader = checked(text)
     assert "interrupted" in reader.text
@@ -210,7 +210,7 @@ def test_few_positives_are_a_warning(make_run):
 def with_records(run, records):
     history = History(run)
     for record in records:
-        history.add(record)
+        history.write(record)
     return run
 
 

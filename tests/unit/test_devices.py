@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from codauc.training.devices import resolve_device, trains
+from codauc.training.build import resolve_device, trains
 
 
 def having(monkeypatch, *, gpus=0, mps=False):
@@ -29,7 +29,7 @@ def test_auto_is_cuda_then_the_cpu(monkeypatch):
 ])  # fmt: skip
 def test_auto_is_mps_only_where_a_training_step_works(works, processes, device, monkeypatch):
     having(monkeypatch, mps=True)
-    monkeypatch.setattr("codauc.training.devices.trains", lambda device: works)
+    monkeypatch.setattr("codauc.training.build.trains", lambda device: works)
     assert resolve_device("auto", processes=processes) == device
 
 

@@ -10,7 +10,7 @@ from codauc.data.data_settings import DataSettings
 from codauc.data.fingerprint import SAMPLE, file_marks, row_marks, total
 from codauc.data.image_files import ImageFiles
 from codauc.data.opening import open_data
-from codauc.training.resume import identity
+from codauc.training.run_state import identity
 
 
 def frame(rows=240, seed=0):

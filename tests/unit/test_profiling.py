@@ -19,9 +19,7 @@ from codauc.training import profiler as profiling
 from codauc.training.build import resolve_settings
 from codauc.training.checkpoint_policy import RunControl
 from codauc.training.loop import fit
-from codauc.training.observer import Observer
-from codauc.training.profile_table import profile_table
-from codauc.training.profiler import Clock
+from codauc.training.profiler import Clock, profile_table
 
 EVERY_STEP = {"reading", "forward", "loss", "backward", "step", "rest"}
 
@@ -47,7 +45,7 @@ def settings_of(source, recipe=None, **communication):
 def work(group, settings, clock=None):
     """One worker's part: its weights and the profile."""
     opened = open_data(settings.data, group)
-    control = RunControl(observer=clock or Observer())
+    control = RunControl(clock=clock)
     trained = fit(resolve_settings(settings, opened, group.size), opened, group, control=control)
     weights = torch.cat([p.detach().flatten() for p in trained.model.parameters()])
     return weights, None if clock is None else clock.result(group, trained.steps), trained
@@ -140,7 +138,7 @@ def test_an_error_leaves_everything_as_it_was(source):
             raise OSError("no")
 
         clock = Clock()
-        control = RunControl(requested, observer=clock)
+        control = RunControl(requested, clock=clock)
         with pytest.raises(OSError, match="no"):
             fit(resolve_settings(settings, opened, 2), opened, group, control=control)
         seconds = dict(clock.seconds)
@@ -197,9 +195,9 @@ def test_a_report_survives_any_value_in_a_profile(source, tmp_path):
     for value in (None, "text", -1, 10**400, [], {}, [None], [{}], True):
         row = {**usual["rows"][0], "share": value, "ms_a_step": value, "label": value}
         for key in ("rows", "by_worker", "simulated"):
-            folder.write_profile(usual | {key: value})
+            folder.write_json(PROFILE, usual | {key: value})
             assert "<html" in page(folder)
-        folder.write_profile(usual | {"rows": [row], "by_worker": [{"waiting": value}, {}]})
+        folder.write_json(PROFILE, usual | {"rows": [row], "by_worker": [{"waiting": value}, {}]})
         assert "<html" in page(folder)
 
 

@@ -15,15 +15,15 @@ from codauc.metrics.calibration import Calibration, average_precision, calibrate
 from codauc.models import TabularNet
 from codauc.models.tabular import Pieces, range_edges
 from codauc.runs.settings import CommunicationSettings, Recipe, RecipeSettings, RunSettings
-from codauc.training.model_choice import ModelChoice
 from codauc.training.recipe import Facts, factor_of, plan, resolve
+from codauc.training.validation import ModelChoice
 
 TABLE = Facts(10_000, 500, images=False)
 
 
 def test_what_is_said_stays_and_the_rest_is_decided():
     recipe = resolve(RecipeSettings(lr=0.02, stages=2), 1, TABLE)
-    assert isinstance(recipe, Recipe)
+    assert type(recipe) is Recipe
     assert (recipe.lr, recipe.stages) == (0.02, 2)
     assert None not in vars(recipe).values()
     assert resolve(recipe, 1, TABLE) == recipe

@@ -61,7 +61,7 @@ def train(options: Options) -> int:
 
 def _profile(folder: RunFolder) -> list[str]:
     """Where the time went, above the result; nothing of a run that had ended without a profile."""
-    from codauc.training.profile_table import profile_table
+    from codauc.training.profiler import profile_table
 
     profile = folder.profile()
     try:

@@ -31,29 +31,27 @@ from codauc.data.rows import as_rows
 from codauc.data.shards import ShardCount
 from codauc.data.tables import read_table
 from codauc.integrations.estimator_fit import (
-    FitJob,
-    first_encoder,
-    fit_worker,
-    with_own_randomness,
-)
-from codauc.integrations.estimator_inputs import (
     Array,
+    Learner,
     as_names,
     checked_rows,
     checked_targets,
+    first_encoder,
+    fit_worker,
     frame_columns,
+    module_maker,
     positives,
     read_rows,
+    run_settings,
     two_classes,
+    validation_split,
+    with_own_randomness,
 )
-from codauc.integrations.estimator_settings import module_maker, run_settings, validation_split
-from codauc.integrations.partial_fit import Learner
 from codauc.metrics.auc_values import auc
 from codauc.metrics.calibration import Calibration
 from codauc.metrics.evaluation import logits_of
 from codauc.models import build
 from codauc.models.base import Model
-from codauc.runs.settings import Recipe
 from codauc.training.build import make_model, resolve_settings
 from codauc.workers.launcher import launch
 
@@ -100,6 +98,7 @@ class AUCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     module_: nn.Module
     encoder_: Encoder
     calibration_: Calibration
+    history_: list[dict[str, Any]]
     _columns: list[str] | None  # of a frame, with those that are dropped
 
     def __init__(
@@ -128,28 +127,8 @@ class AUCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         random_state: Any = None,
         verbose: int = 0,
     ) -> None:
-        self.model = model
-        self.model_arguments = model_arguments
-        self.recipe = recipe
-        self.optimizer = optimizer
-        self.lr = lr
-        self.gamma = gamma
-        self.weight_decay = weight_decay
-        self.batch_size = batch_size
-        self.steps = steps
-        self.stages = stages
-        self.warm_start = warm_start
-        self.balance = balance
-        self.select = select
-        self.recipe_arguments = recipe_arguments
-        self.validation_fraction = validation_fraction
-        self.workers = workers
-        self.simulate = simulate
-        self.sync_every = sync_every
-        self.categories = categories
-        self.drop = drop
-        self.random_state = random_state
-        self.verbose = verbose
+        given = locals()
+        self.__dict__.update({name: given[name] for name in given if name != "self"})
 
     def __sklearn_tags__(self) -> Any:
         """Two classes, dense input, NaN allowed."""
@@ -165,24 +144,23 @@ class AUCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         labels = self._labels(x, y, reset=True)
         seed = self._seed()
         settings = run_settings(self, seed)
-        job = FitJob(
-            settings,
-            x,
-            labels,
-            validation_split(self, labels, seed),
-            module_maker(self),
-            self.verbose > 0,
+        ways, maker = settings.communication, module_maker(self)
+        work = partial(
+            fit_worker,
+            settings=settings,
+            rows=(x, labels),
+            split=validation_split(self, labels, seed),
+            maker=maker,
+            verbose=self.verbose > 0,
         )
-        ways = settings.communication
-        work = partial(fit_worker, job=job)
-        fitted = launch(work, workers=ways.workers, simulate=ways.simulate, seed=seed)[0]
-        make = job.maker or partial(build, fitted.model.name, **fitted.model.arguments)
+        weights, model, attributes = launch(
+            work, workers=ways.workers, simulate=ways.simulate, seed=seed
+        )[0]
+        make = maker or partial(build, model.name, **model.arguments)
         self.module_ = with_own_randomness(make, seed)
-        self.module_.load_state_dict(fitted.weights)
+        self.module_.load_state_dict(weights)
         self.module_.eval()
-        self.encoder_, self.calibration_ = fitted.encoder, fitted.calibration
-        self.history_, self.n_iter_ = fitted.history, fitted.steps
-        self.best_step_, self.validation_auc_ = fitted.step, fitted.validation_auc
+        self.__dict__.update(attributes)
         self._stream = Learner(seed, counts=_counts(labels))
         return self
 
@@ -208,7 +186,6 @@ class AUCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         so_far = replace(part, counts=[ShardCount(int(stream.counts.sum()), int(stream.counts[0]))])
         opened = DataSet.of_table(so_far)
         settings = resolve_settings(run_settings(self, stream.seed), opened, 1)
-        assert isinstance(settings.recipe, Recipe)
         if first:
             rows = as_rows(part.x).gather(torch.arange(len(part.x)))
             make = module_maker(self) or partial(make_model, settings, rows, stream.ratio)
@@ -281,19 +258,13 @@ def _counts(labels: Array) -> Tensor:
     return torch.tensor([[positives], [len(labels) - positives]])
 
 
-class _Exact(nn.Module):
-    """A copy in float64: a row's score then does not depend on the rows beside it."""
-
-    def __init__(self, module: nn.Module) -> None:
-        super().__init__()
-        self.module = copy.deepcopy(module).double()
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Logits, in float64."""
-        logits: Tensor = self.module(x.double())
-        return logits
-
-
 def _exact(module: nn.Module, encoder: Encoder) -> nn.Module:
-    """In float64 where that costs little: the package's networks for tables."""
-    return _Exact(module) if isinstance(module, Model) and not encoder.shape else module
+    """A copy in float64, in which a row's score does not depend on the rows beside it.
+
+    Only where that costs little: the package's networks for tables.
+    """
+    if not isinstance(module, Model) or encoder.shape:
+        return module
+    exact = copy.deepcopy(module).double()
+    exact.register_forward_pre_hook(lambda _, inputs: tuple(x.double() for x in inputs))
+    return exact

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import threading
 import uuid
@@ -17,13 +18,13 @@ import torch
 from codauc._internal.archive import pack, unpack
 from codauc._internal.files import entries, regular_file, remove_partial, whole_file
 from codauc.version import __version__
-from codauc.workers.agreement import gather_bytes
+from codauc.workers.agreement import gather_bytes, together
 from codauc.workers.group import Group
 
 FORMAT = 3  # of what is in a checkpoint; another one is refused
 _CPU = torch.device("cpu")
-_NAME = re.compile(r"(\d{9,})-(\d+)-of-(\d+)-([0-9a-f]{8})\.safetensors")
-_MARK = re.compile(r"(\d{9,})-all-of-(\d+)-([0-9a-f]{8})")
+_STATE = re.compile(r"(\d{9,})-(\d+)-of-(\d+)-([0-9a-f]{8})\.safetensors")
+_MARK = re.compile(r"\d{9,}-all-of-\d+-[0-9a-f]{8}")  # see CheckpointName.mark
 
 
 class CheckpointName(NamedTuple):
@@ -44,10 +45,8 @@ class CheckpointName(NamedTuple):
     @classmethod
     def parse(cls, text: str) -> CheckpointName | None:
         """The name of a checkpoint, if it is one."""
-        found = _NAME.fullmatch(text)
-        if found is None:
-            return None
-        return cls(int(found[1]), int(found[2]), int(found[3]), found[4])
+        found = _STATE.fullmatch(text)
+        return found and cls(int(found[1]), int(found[2]), int(found[3]), found[4])
 
     @property
     def mark(self) -> str:
@@ -77,18 +76,24 @@ def clear(folder: Path) -> None:
 
     What else somebody has put there stays.
     """
-    for path in entries(folder):
-        if _is_checkpoint(path.name):
-            with suppress(OSError):
-                path.unlink(missing_ok=True)
+    _remove(folder, below=math.inf)
     remove_partial(folder)
     with suppress(OSError):
         folder.rmdir()
 
 
-def _is_checkpoint(name: str) -> bool:
-    """Whether it is a state, or the mark of one that all have written."""
-    return bool(_NAME.fullmatch(name) or _MARK.fullmatch(name))
+def _names(folder: Path) -> list[str]:
+    """States, and the marks of those that all workers have written."""
+    names = [path.name for path in entries(folder)]
+    return [name for name in names if _STATE.fullmatch(name) or _MARK.fullmatch(name)]
+
+
+def _remove(folder: Path, below: float = 0, above: float = math.inf) -> None:
+    """Remove the states and marks of the steps below one, or above another."""
+    for name in _names(folder):
+        if not below <= int(name.partition("-")[0]) <= above:
+            with suppress(OSError):
+                (folder / name).unlink(missing_ok=True)
 
 
 class Checkpoints:
@@ -103,22 +108,18 @@ class Checkpoints:
         self, folder: Path, group: Group, keep: int, on_error: Callable[[str], object]
     ) -> None:
         self.folder, self.group, self.keep, self.on_error = folder, group, keep, on_error
-        self.history = self._new_history()
+        key = uuid.uuid4().hex[:8].encode() if group.rank == 0 else b""
+        self.history = from_one(group, key).decode()
         self._thread: threading.Thread | None = None
         self.written: int | None = None  # the last number that is on the disk
         self._tried: int | None = None
         self._whole: list[int] = []  # numbers that all workers have written
         self._error: OSError | None = None
 
-    def _new_history(self) -> str:
-        key = torch.frombuffer(bytearray(uuid.uuid4().bytes[:4]), dtype=torch.uint8).clone()
-        self.group.broadcast_(key, "checkpoint")
-        return key.numpy().tobytes().hex()
-
     def save(self, number: int, state: Any) -> None:
         """All workers save their states of one step; what is no longer needed goes."""
         self.confirm()
-        self._begin(number, state)
+        self.save_alone(number, state)
 
     def confirm(self) -> None:
         """See whether all workers have written what they last saved; then what is older goes."""
@@ -127,16 +128,22 @@ class Checkpoints:
         if not bool(self.group.gather(torch.tensor([int(wrote)]), "checkpoint").all()):
             return
         assert self._tried is not None
-        if self._tried not in self._whole:
-            self._whole.append(self._tried)
         with suppress(OSError):
             (self.folder / self._name(self._tried).mark).touch()
-        self._prune()
+        if self._tried not in self._whole:
+            self._whole = [*self._whole, self._tried][-self.keep :]
+        if len(self._whole) == self.keep:
+            _remove(self.folder, below=self._whole[0])
 
     def save_alone(self, number: int, state: Any) -> None:
-        """Save this worker's state, without a word to the others; what was of that step goes."""
+        """Save this worker's state, without the others; an earlier one of that step is replaced."""
         self.wait()
-        self._begin(number, state)
+        self._tried, self.written = number, None
+        name = self._name(number)
+        about = {"format": FORMAT, "version": __version__, "name": str(name)}
+        content = {**about, "state": state}
+        self._thread = threading.Thread(target=self._write, args=(name, content), daemon=True)
+        self._thread.start()
 
     def wait(self) -> None:
         """Until what is being written is on the disk, or is known not to be."""
@@ -146,15 +153,6 @@ class Checkpoints:
         error, self._error = self._error, None
         if error is not None:
             self.on_error(f"no checkpoint of step {self._tried} ({error.strerror or error})")
-
-    def _begin(self, number: int, state: Any) -> None:
-        self._tried, self.written = number, None
-        name = self._name(number)
-        about = {"format": FORMAT, "version": __version__, "name": str(name)}
-        self._thread = threading.Thread(
-            target=self._write, args=(name, {**about, "state": state}), daemon=True
-        )
-        self._thread.start()
 
     def _name(self, number: int) -> CheckpointName:
         return CheckpointName(number, self.group.rank, self.group.size, self.history)
@@ -168,22 +166,6 @@ class Checkpoints:
         except OSError as error:
             self._error = error
 
-    def _prune(self) -> None:
-        """Remove what is older than the last `keep` that all have."""
-        self._whole = self._whole[-self.keep :]
-        if len(self._whole) == self.keep:
-            self._remove(lambda number: number < self._whole[0])
-
-    def _remove(self, unwanted: Callable[[int], bool]) -> None:
-        for path in self._paths():
-            if unwanted(int(path.name.partition("-")[0])):
-                with suppress(OSError):
-                    path.unlink(missing_ok=True)
-
-    def _paths(self) -> list[Path]:
-        """States, and the marks of those that all have written."""
-        return [path for path in entries(self.folder) if _is_checkpoint(path.name)]
-
     def clear(self) -> None:
         """The run is over: nothing is needed any more."""
         self.wait()
@@ -196,19 +178,30 @@ class Checkpoints:
         no set is whole any more, as when a host was lost with its disk, will a part of one do.
         """
         sets, unreadable = self._sets(), list[str]()
-        for key in sorted(sets, key=lambda key: self._worth(key, sets[key]), reverse=True):
+
+        def worth(key: CheckpointName) -> tuple[bool, int, bool]:
+            return len(sets[key]) == key.size, key.number, key.size == self.group.size
+
+        for key in sorted(sets, key=worth, reverse=True):
             exact = len(sets[key]) == key.size == self.group.size
             readers = self._readers(sets[key], exact=exact)
-            contents, errors = self._read(key, readers)
+            states, errors = self._read(key, readers)
             if errors:
                 unreadable += errors
                 continue
             if exact:
-                contents = self._handed_over(key, readers, contents)
+                for rank in (rank for rank, reader in readers.items() if rank != reader):
+                    handed = self._handed_over(states.pop(rank, None))
+                    if self.group.rank == rank:
+                        states[rank] = handed
+                base = states[self.group.rank]
+            else:
+                base = self._handed_over(states.get(min(readers)))
             missing = [rank for rank in range(key.size) if rank not in sets[key]]
-            self._continue_from(key, exact=exact)
-            states = {rank: content["state"] for rank, content in contents.items()}
-            base = states[self.group.rank] if exact else self._first(readers, contents)["state"]
+            # what is newer belongs to a future that will not be, or will be again
+            _remove(self.folder, above=key.number)
+            self._tried = self.written = key.number
+            self.history = key.history if exact else self.history
             return Found(key.number, key.size, exact, base, states, missing, unreadable)
         if unreadable:
             raise ValueError(
@@ -220,8 +213,8 @@ class Checkpoints:
     def _sets(self) -> dict[CheckpointName, dict[int, list[int]]]:
         """By step, number of workers and history: whose states are there, and who can read them."""
         remove_partial(self.folder)
-        mine = [path.name for path in self._paths()]
-        lists = gather_bytes(self.group, json.dumps(mine).encode(), "checkpoint", _CPU)
+        mine = json.dumps(_names(self.folder)).encode()
+        lists = gather_bytes(self.group, mine, "checkpoint", _CPU)
         sets: dict[CheckpointName, dict[int, list[int]]] = {}
         marks: set[str] = set()
         for reader, data in enumerate(lists):
@@ -232,9 +225,6 @@ class Checkpoints:
                     holders = sets.setdefault(name._replace(rank=0), {})
                     holders.setdefault(name.rank, []).append(reader)
         return {k: v for k, v in sets.items() if len(v) == k.size or k.mark in marks}
-
-    def _worth(self, key: CheckpointName, holders: dict[int, list[int]]) -> tuple[bool, int, bool]:
-        return len(holders) == key.size, key.number, key.size == self.group.size
 
     def _readers(self, holders: dict[int, list[int]], *, exact: bool) -> dict[int, int]:
         """Who reads whose state: its own worker, if it can, or one who has little to do."""
@@ -248,70 +238,46 @@ class Checkpoints:
     def _read(
         self, key: CheckpointName, readers: dict[int, int]
     ) -> tuple[dict[int, Any], list[str]]:
-        """What this worker is to read, and what could not be read on any of them."""
-        contents, errors, refusal = {}, list[str](), ""
-        for rank, reader in readers.items():
-            if reader == self.group.rank:
+        """The states that this worker is to read, and what could not be read on any of them."""
+        states, errors = dict[int, Any](), list[str]()
+
+        def read() -> None:
+            for rank in (rank for rank, reader in readers.items() if reader == self.group.rank):
                 name = key._replace(rank=rank)
                 try:
-                    path = regular_file(self.folder / str(name))
-                    contents[rank] = self._content(name, path.read_bytes())
-                except _RefusedError as error:
-                    refusal = f"{name}: {error}"
+                    data = regular_file(self.folder / str(name)).read_bytes()
+                    states[rank] = _state(name, data)
+                except _RefusedError:
+                    raise
                 except (OSError, ValueError) as error:
                     errors.append(f"{name}: {error}")
-        mine = json.dumps([errors, refusal]).encode()
-        lists = [json.loads(data) for data in gather_bytes(self.group, mine, "checkpoint", _CPU)]
-        for _, refused in lists:
-            if refused:
-                raise ValueError(refused)
-        return contents, [text for texts, _ in lists for text in texts]
 
-    def _content(self, name: CheckpointName, data: bytes) -> Any:
-        content = unpack(data)
-        if not isinstance(content, dict) or not {"format", "name", "state"} <= content.keys():
-            raise ValueError("not a checkpoint of codauc")
-        if content["format"] != FORMAT:
-            raise _RefusedError(
-                f"it has format {content['format']} of codauc {content.get('version')}, here "
-                f"{FORMAT} of {__version__}: resume with that version, or begin anew with "
-                "overwrite=True."
-            )
-        if content["name"] != str(name):
-            raise ValueError(f"it is {content['name']} under another name")
-        return content
+        together(self.group, read, "checkpoint")
+        lists = gather_bytes(self.group, json.dumps(errors).encode(), "checkpoint", _CPU)
+        return states, [text for data in lists for text in json.loads(data)]
 
-    def _handed_over(
-        self, key: CheckpointName, readers: dict[int, int], contents: dict[int, Any]
-    ) -> dict[int, Any]:
-        """Give each worker its own state, where another one has read it."""
-        for rank, reader in readers.items():
-            if rank == reader:
-                continue
-            name, data = key._replace(rank=rank), b""
-            if self.group.rank == reader:
-                data = regular_file(self.folder / str(name)).read_bytes()
-            data = from_one(self.group, data)
-            if self.group.rank == rank:
-                contents[rank] = self._content(name, data)
-        return {rank: part for rank, part in contents.items() if rank == self.group.rank}
-
-    def _first(self, readers: dict[int, int], contents: dict[int, Any]) -> Any:
-        """The first state that somebody has, on all workers."""
-        rank = min(readers)
-        mine = rank in contents
-        return unpack(from_one(self.group, pack(contents[rank]) if mine else b""))
-
-    def _continue_from(self, key: CheckpointName, *, exact: bool) -> None:
-        """What is newer belongs to a future that will not be, or will be again."""
-        self._remove(lambda number: number > key.number)
-        self._tried = self.written = key.number
-        if exact:
-            self.history = key.history
+    def _handed_over(self, state: Any) -> Any:
+        """The state that one worker has read, on all of them; the others give None."""
+        return unpack(from_one(self.group, b"" if state is None else pack(state)))
 
 
 class _RefusedError(ValueError):
     """Nothing is wrong with the file, but it is not for this program."""
+
+
+def _state(name: CheckpointName, data: bytes) -> Any:
+    content = unpack(data)
+    if not isinstance(content, dict) or not {"format", "name", "state"} <= content.keys():
+        raise ValueError("not a checkpoint of codauc")
+    if content["format"] != FORMAT:
+        raise _RefusedError(
+            f"{name}: it has format {content['format']} of codauc {content.get('version')}, here "
+            f"{FORMAT} of {__version__}: resume with that version, or begin anew with "
+            "overwrite=True."
+        )
+    if content["name"] != str(name):
+        raise ValueError(f"it is {content['name']} under another name")
+    return content["state"]
 
 
 def from_one(group: Group, data: bytes) -> bytes:

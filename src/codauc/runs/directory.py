@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import socket
 import time
 import tomllib
@@ -124,7 +123,7 @@ class RunFolder:
     def left_over(self) -> list[str]:
         """The names of what a run that came to its end would not have left there."""
         names = [path.name for path in entries(self.path)]
-        return [name for name in names if name == CHECKPOINTS or _is_lock(name) or _is_half(name)]
+        return [n for n in names if n == CHECKPOINTS or _is_lock(n) or n.startswith(PARTIAL)]
 
     def sweep(self) -> None:
         """Remove what killed processes left: files half written, and locks that nobody has."""
@@ -133,19 +132,10 @@ class RunFolder:
             if _is_lock(path.name):
                 remove_abandoned(path)
 
-    def empty(self) -> None:
-        """Remove the existing run."""
-        self.remove_results(CONFIG, METRICS, MODEL, FAULTS)
-        self.empty_checkpoints()
-
     def remove_results(self, *more: str) -> None:
         """Remove the results of an earlier end."""
         for name in (SUMMARY, SCORES, REPORT, PROFILE, TRACE, *more):
             (self / name).unlink(missing_ok=True)
-
-    def empty_checkpoints(self) -> None:
-        """Remove its checkpoints; they may be a host's own."""
-        shutil.rmtree(self / CHECKPOINTS, ignore_errors=True)
 
     @contextmanager
     def locked(self, rank: int = 0, patience: float = 0.0) -> Iterator[None]:
@@ -176,15 +166,11 @@ class RunFolder:
 
     def note_fault(self, event: str, **facts: Any) -> None:
         """Append a line to faults.jsonl; it cannot be written where the disk is the fault."""
-        line = {
-            "time": datetime.now().astimezone().isoformat(timespec="seconds"),
-            "event": event,
-            **facts,
-        }
-        if (self / FAULTS).exists() and not (self / FAULTS).is_file():
+        path, now = self / FAULTS, datetime.now().astimezone().isoformat(timespec="seconds")
+        if path.exists() and not path.is_file():
             return  # a pipe, say, which would be waited for
-        with suppress(OSError), (self / FAULTS).open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
+        with suppress(OSError), path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"time": now, "event": event, **facts}) + "\n")
 
     def faults(self) -> list[dict[str, Any]]:
         """What happened to the run; lines that cannot be read are passed over."""
@@ -202,13 +188,9 @@ class RunFolder:
             partial.write_bytes(content.encode() if isinstance(content, str) else content)
         return self / name
 
-    def write_summary(self, summary: Mapping[str, Any]) -> None:
-        """Write summary.json."""
-        self.write(SUMMARY, json.dumps(summary, indent=1, allow_nan=False) + "\n")
-
-    def write_profile(self, profile: Mapping[str, Any]) -> None:
-        """Write profile.json."""
-        self.write(PROFILE, json.dumps(profile, indent=1, allow_nan=False) + "\n")
+    def write_json(self, name: str, values: Mapping[str, Any]) -> None:
+        """Write names and values, as SUMMARY or PROFILE."""
+        self.write(name, json.dumps(values, indent=1, allow_nan=False) + "\n")
 
     def write_scores(self, scores: Any, labels: Any) -> None:
         """Write the test set's scores and labels."""
@@ -230,19 +212,17 @@ class RunFolder:
         found = self.summary()
         for name in names or _RESULT:
             if name not in found:
-                raise ValueError(f"{self / SUMMARY} has no {name}: it was changed; train again.")
+                raise self._changed(f"has no {name}")
             value, kinds = found[name], _RESULT[name]
             if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
-                raise ValueError(
-                    f"{self / SUMMARY} has {name} {shown(value)}: it was changed; train again."
-                )
+                raise self._changed(f"has {name} {shown(value)}")
         missing = [name for name in _TESTED if found.get(name) is None]
         if 0 < len(missing) < len(_TESTED) and not names:
-            raise ValueError(
-                f"{self / SUMMARY} has no {missing[0]}, but others of {', '.join(_TESTED)}: it was "
-                "changed; train again."
-            )
+            raise self._changed(f"has no {missing[0]}, but others of {', '.join(_TESTED)}")
         return {name: value for name, value in found.items() if name != "stopped"}
+
+    def _changed(self, how: str) -> ValueError:
+        return ValueError(f"{self / SUMMARY} {how}: it was changed; train again.")
 
     def shape(self) -> tuple[int, ...] | None:
         """The shape of a sample that is an image; None for a table."""
@@ -250,9 +230,7 @@ class RunFolder:
         if found is None:
             return None
         if not isinstance(found, list) or not all(type(side) is int and side > 0 for side in found):
-            raise ValueError(
-                f"{self / SUMMARY} has shape {shown(found)}: it was changed; train again."
-            )
+            raise self._changed(f"has shape {shown(found)}")
         return tuple(found)
 
     def profile(self) -> dict[str, Any] | None:
@@ -264,25 +242,22 @@ class RunFolder:
 
     def records(self) -> list[Record]:
         """The history; an incomplete last line is ignored."""
-        return list(self._records())
-
-    def _records(self) -> Iterator[Record]:
-        names = {field.name for field in fields(Record)}
+        found, names = list[Record](), {field.name for field in fields(Record)}
         lines = self._text(METRICS).split("\n")
         for number, line in enumerate(lines, 1):
             if not line.strip():
                 continue
             try:
-                plain = json.loads(line)
-                plain = {"workers": 1, **plain}  # which earlier versions did not write
-                yield Record(**{name: plain[name] for name in names})
+                plain = {"workers": 1, **json.loads(line)}  # which earlier versions did not write
+                found.append(Record(**{name: plain[name] for name in names}))
             except (ValueError, KeyError, TypeError, RecursionError) as error:
                 if number == len(lines):  # without its end: the run was killed while it wrote
-                    return
+                    break
                 raise ValueError(
                     f"{self / METRICS}, line {number} cannot be read ({error}): expected a record "
                     "of codauc train; it was changed, or is of another version."
                 ) from error
+        return found
 
     def scores(self) -> Scores | None:
         """The test set's scores, if they were kept."""
@@ -333,30 +308,22 @@ class History:
     """
 
     def __init__(self, folder: RunFolder, records: Sequence[Record] = ()) -> None:
-        self._path, self._end = folder / METRICS, 0
-        self._waiting = [self._line(record) for record in records]
+        self._path, self._end, self._waiting = folder / METRICS, 0, b""
         with whole_file(self._path, "the history") as partial:
             partial.write_bytes(b"")
-        self.write()
+        self.write(*records)
 
-    @staticmethod
-    def _line(record: Record) -> bytes:
-        return json.dumps(asdict(record), allow_nan=False).encode() + b"\n"
-
-    def add(self, record: Record) -> None:
-        """Append one line."""
-        self._waiting.append(self._line(record))
-        self.write()
-
-    def write(self) -> None:
-        """Write what is waiting."""
+    def write(self, *records: Record) -> None:
+        """Append a line for each, after those that could not be written before."""
+        for record in records:
+            self._waiting += json.dumps(asdict(record), allow_nan=False).encode() + b"\n"
         with self._path.open("r+b" if self._path.exists() else "w+b") as file:
             file.truncate(self._end)  # an incomplete line
             file.seek(self._end)
-            file.write(b"".join(self._waiting))
+            file.write(self._waiting)
             file.flush()
             self._end = file.tell()
-        self._waiting.clear()
+        self._waiting = b""
 
 
 def _refuse_link(path: Path) -> None:
@@ -369,10 +336,6 @@ def _refuse_link(path: Path) -> None:
 
 def _is_lock(name: str) -> bool:
     return name == LOCK or name.startswith(f"{LOCK}-")
-
-
-def _is_half(name: str) -> bool:
-    return name.startswith(PARTIAL)
 
 
 def _lock(path: Path) -> int | None:

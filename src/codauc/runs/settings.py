@@ -6,10 +6,11 @@ config.toml. `None` means that the recipe or the data decide; what they decided 
 
 from __future__ import annotations
 
+import math
 import tomllib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any
+from dataclasses import MISSING, asdict, dataclass, field, fields, replace
+from typing import Any, TypeVar
 
 import tomli_w
 
@@ -17,18 +18,25 @@ from codauc._internal.checks import choice, known_arguments, shown
 from codauc._internal.imports import is_import_path
 from codauc._internal.setting_types import check, setting
 from codauc.data.data_settings import DataSettings
-from codauc.runs.recipe_settings import Recipe as Recipe
-from codauc.runs.recipe_settings import RecipeSettings as RecipeSettings
 
 CONFIG = "config.toml"  # its name in the directory of a run
+RECIPES = ("default", "paper", "bce")
 PERIODS = ("theorem", "growing", "once")
 _GROWING = 8  # the first stage's I, if it grows
 
 
+T = TypeVar("T")
+
+
 # fmt: off
 
+class _Checked:
+    def __post_init__(self) -> None:
+        check(self)
+
+
 @dataclass(frozen=True)
-class ModelSettings:
+class ModelSettings(_Checked):
     """The network: a name of `codauc.models`, or an import path; "auto" fits it to the data.
 
     Made in Python, an import path is the program's own choice. From a file it is refused unless the
@@ -44,8 +52,102 @@ class ModelSettings:
         option="--model-arguments", metavar="NAME=VALUE[,...]")
     pretrained: str | None = setting(None, "file of weights to begin with", metavar="FILE")
 
+
+@dataclass(frozen=True)
+class Recipe:
+    """A recipe in which everything is decided: the default's values, some of which data change.
+
+    `min_max_scale` multiplies the step size after the warm start: less than 1 where positives are
+    few. `average` is what is evaluated: the mean of the models since the last evaluation
+    ("window"), a stage's last model ("none"), or, when it ends, the mean of its iterates ("stage").
+    `select` is the model that is kept: "steady" takes the latest one that is not worse than the
+    best by more than its standard error, "best" the best, "last" the last.
+    """
+
+    name: str = setting(
+        "default", "default; paper: the paper's own settings; bce: cross-entropy alone",
+        option="--recipe", choices=RECIPES, common=True)
+    optimizer: str = setting(
+        "adam", "adaptive or plain gradient steps ({default})", choices=("adam", "sgd"))
+    lr: float = setting(
+        1e-3, "step size of the first stage ({default}; sgd: 0.1)", metavar="ETA", above=0,
+        remedy="use a positive step size, such as 0.001")
+    dual_lr: float = setting(
+        0.1,
+        "with adam: share of the way to their optimum that a, b and alpha move per step "
+        "({default})", metavar="ETA", above=0, remedy="use for example 0.1")
+    gamma: float = setting(
+        math.inf,
+        "the pull to the first weights of the stage is 1/gamma ({default}: none; paper: 500)",
+        metavar="GAMMA", above=0, below=None, remedy="use inf for no pull to the anchor")
+    momentum: float = setting(
+        0.9, "momentum of the gradients of the weights ({default})", metavar="BETA", least=0,
+        below=1, remedy="use 0 for none")
+    weight_decay: float = setting(
+        1.0, "decoupled weight decay (tables: {default}; images: 0)", metavar="LAMBDA", least=0,
+        remedy="use 0 for none")
+    batch_size: int = setting(
+        128, "samples per step of each worker (by the data)", metavar="N", least=1,
+        remedy="use for example 128")
+    steps: int = setting(
+        700, "steps of the first stage, after the warm start (by the data)", metavar="T0",
+        common=True, least=1, remedy="it is the number of steps of the first stage")
+    stages: int = setting(
+        1, "stages after the warm start ({default}; paper: 3)", metavar="S", least=1,
+        remedy="use 1 for a single stage")
+    factor: float = setting(
+        1.0, "each stage is this many times as long as the one before ({default}; paper: 3)",
+        metavar="F", least=1, remedy="use 1 for equal stages, 3 as the paper does")
+    warm_start: float = setting(
+        0.3, "share of all steps that train with cross-entropy first ({default}; 0: none)",
+        metavar="SHARE", least=0, remedy="it is a share of the steps, 0 for none")
+    balance: float = setting(
+        0.0, "least share of either class in a batch ({default}: as in the data)", metavar="SHARE",
+        least=0, below=0.51, remedy="it is the least share of a class in a batch")
+    mix: float = setting(
+        0.0,
+        "weight of cross-entropy added to the min-max objective (positives/1000, at most 1; "
+        "paper: 0)", metavar="LAMBDA", least=0, remedy="use 0 for the min-max objective alone")
+    min_max_scale: float = setting(
+        1.0, above=0, remedy="leave it out for one by the number of positives")
+    schedule: str = setting(
+        "cosine", "how the step size falls during the run ({default})",
+        choices=("cosine", "constant"))
+    average: str = setting(
+        "window", "average of models that is evaluated ({default}; images: none; paper: stage)",
+        choices=("window", "stage", "none"))
+    select: str = setting(
+        "steady", "which evaluated model is kept ({default})", choices=("steady", "best", "last"))
+    evaluations: int = setting(
+        25, "evaluations on the validation set during the run ({default})", metavar="N", least=1,
+        remedy="it is the number of evaluations on the validation set")
+    dual_samples: int = setting(1024, least=1, remedy="alpha is estimated from samples")
+    initial_bias: bool = True
+    start: str = setting(
+        "zero",
+        "first values of a, b and alpha: 0 as in the paper, or estimated for the first weights "
+        "({default})", choices=("zero", "estimate"))
+
     def __post_init__(self) -> None:
         check(self)
+        if self.warm_start is not None and self.warm_start > 1:
+            raise ValueError(
+                f"warm_start={self.warm_start:g}: expected at most 1, cross-entropy alone."
+            )
+
+
+def _left_open(kind: type[T]) -> type[T]:
+    """Let each setting of a recipe but its name be None, which is then the default."""
+    others = [each for each in fields(Recipe) if each.name != "name"]
+    kind.__annotations__ = {each.name: f"{each.type} | None" for each in others}
+    for each in others:
+        setattr(kind, each.name, field(default=None, metadata=each.metadata))
+    return dataclass(frozen=True)(kind)
+
+
+@_left_open
+class RecipeSettings(Recipe):
+    """What is requested of a recipe; None where it is left to the recipe and the data."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +185,7 @@ class CommunicationSettings:
 
 
 @dataclass(frozen=True)
-class SafetySettings:
+class SafetySettings(_Checked):
     """How a run is saved, and what it does about faults.
 
     Checkpoints are written every `checkpoint_minutes`, or `checkpoint_rounds`, whichever is first.
@@ -107,9 +209,6 @@ class SafetySettings:
         "reduce", "after NaN or infinity: halve the step size, or stop ({default})",
         choices=("reduce", "stop"))
 
-    def __post_init__(self) -> None:
-        check(self)
-
 
 # fmt: on
 
@@ -130,12 +229,12 @@ class ImportPathError(ConfigError):
 
 
 @dataclass(frozen=True)
-class RunSettings:
+class RunSettings(_Checked):
     """Everything that is needed to run it again."""
 
     data: DataSettings = field(default_factory=DataSettings)
     model: ModelSettings = field(default_factory=ModelSettings)
-    recipe: RecipeSettings = field(default_factory=RecipeSettings)
+    recipe: Recipe = field(default_factory=RecipeSettings)
     communication: CommunicationSettings = field(default_factory=CommunicationSettings)
     safety: SafetySettings = field(default_factory=SafetySettings)
     seed: int = setting(
@@ -144,9 +243,6 @@ class RunSettings:
     device: str = setting(
         "auto", "cpu, cuda, mps, ... ({default}: cuda or mps if available, else cpu)",
         metavar="DEVICE", common=True)  # fmt: skip
-
-    def __post_init__(self) -> None:
-        check(self)
 
     def with_changes(self, table: str, **values: Any) -> RunSettings:
         """The same with other values in one of its tables.
@@ -162,7 +258,9 @@ class RunSettings:
             text = tomli_w.dumps(_without_none(asdict(self)))
         except TypeError as error:
             raise ValueError(f"{error}: expected plain values for {CONFIG}.") from error
-        return "".join(map(_escaped, text))
+        # control characters, which tomli-w leaves in texts, would act on the terminal of a reader
+        shown = (c if c.isprintable() or c == "\n" else f"\\U{ord(c):08x}" for c in text)
+        return "".join(shown)
 
     @staticmethod
     def from_toml(
@@ -197,12 +295,10 @@ class RunSettings:
         return settings
 
 
-_TABLES = {
-    "data": DataSettings,
-    "model": ModelSettings,
-    "recipe": RecipeSettings,
-    "communication": CommunicationSettings,
-    "safety": SafetySettings,
+_TABLES: dict[str, Any] = {
+    each.name: each.default_factory
+    for each in fields(RunSettings)
+    if each.default_factory is not MISSING
 }
 
 
@@ -240,10 +336,3 @@ def _without_none(values: Mapping[str, Any]) -> dict[str, Any]:
         for name, value in values.items()
         if value is not None
     }
-
-
-def _escaped(character: str) -> str:
-    """Control characters, which tomli-w leaves in texts, would act on the terminal of a reader."""
-    if character.isprintable() or character == "\n":
-        return character
-    return f"\\U{ord(character):08x}"

@@ -1,23 +1,32 @@
-"""What a run is made of: its settings with everything decided, its network, its optimizer."""
+"""What a run is made of: settings with everything decided, and the parts one worker trains with."""
 
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
+from codauc.algorithm.engine import CoDA
 from codauc.algorithm.loss import MinMaxAUCLoss
 from codauc.algorithm.ppdadam import PPDAdam
 from codauc.algorithm.ppdsg import PPDSG
-from codauc.data.dataset import DataSet
+from codauc.data import Batches
+from codauc.data.dataset import DataSet, Part
+from codauc.data.rows import as_rows
 from codauc.models import TabularNet, build
 from codauc.models.pretrained import load_pretrained
 from codauc.models.registry import IN_CHANNELS
-from codauc.runs.settings import Recipe, RunSettings
-from codauc.training.devices import resolve_device
-from codauc.training.recipe import SYNC_EVERY, Facts, model_arguments, resolve
+from codauc.runs.settings import ModelSettings, Recipe, RunSettings
+from codauc.training.recipe import SYNC_EVERY, Facts, resolve
+from codauc.workers.agreement import together
+from codauc.workers.group import Group
+
+_EDGE_ROWS = 20_000  # of all workers, to set a table's ranges
+_TABULAR = {"widths": [256, 256], "dropout": 0.2, "pieces": 8}  # the default network of a table
 
 
 def resolve_settings(settings: RunSettings, opened: DataSet, workers: int) -> RunSettings:
@@ -29,44 +38,74 @@ def resolve_settings(settings: RunSettings, opened: DataSet, workers: int) -> Ru
             f"watch=test with select={recipe.select}: expected select=last, as a test set must "
             "not choose the model that it tests."
         )
-    name, needed = opened.network()
-    arguments = settings.model.arguments
-    if settings.model.name == "auto":
-        arguments = {**needed, **model_arguments(name, facts), **arguments}
-    else:
-        name = settings.model.name
-        if name == opened.network()[0]:
-            arguments = {**needed, **arguments}
-        elif name == "mlp" and "inputs" not in arguments:
-            arguments = {"inputs": _inputs(opened), **arguments}
-        elif opened.shape and "in_channels" not in arguments and name in IN_CHANNELS:
-            arguments = {"in_channels": opened.shape[0], **arguments}
-    model = replace(settings.model, name=name, arguments=arguments)
     data = settings.data
     if opened.encoder is None:  # by name, as other images may have other classes
         data = replace(data, positive=opened.positive, negative=opened.negative)
     every = settings.communication.sync_every or (SYNC_EVERY if workers > 1 else None)
     communication = replace(settings.communication, workers=workers, sync_every=every)
     device = resolve_device(settings.device, processes=workers > 1 and not communication.simulate)
+    model = _network(settings.model, opened)
     settings = replace(settings, data=data, model=model, device=device)
     return replace(settings, recipe=recipe, communication=communication)
 
 
-def _inputs(opened: DataSet) -> int:
-    if opened.shape:
-        return math.prod(opened.shape)
-    assert opened.encoder is not None
-    return opened.encoder.inputs
+def _network(asked: ModelSettings, opened: DataSet) -> ModelSettings:
+    """The network by name, with the arguments that the data decide where they are not given."""
+    usual, arguments = opened.network()
+    name = usual if asked.name == "auto" else asked.name
+    if asked.name == "auto" and name == "tabular":
+        arguments = {**arguments, **_TABULAR}
+    elif name == "mlp":
+        encoder = opened.encoder
+        inputs = math.prod(opened.shape) if opened.shape or encoder is None else encoder.inputs
+        arguments = {"inputs": inputs}
+    elif name != usual:
+        images = opened.shape and name in IN_CHANNELS
+        arguments = {"in_channels": opened.shape[0]} if images else {}
+    return replace(asked, name=name, arguments={**arguments, **asked.arguments})
+
+
+def resolve_device(name: str, *, processes: bool) -> str:
+    """`name`, or for "auto" cuda, mps or cpu: the first on which training works.
+
+    With worker `processes`, each needs a GPU of its own for NCCL, and mps has no collectives.
+
+    >>> resolve_device("cuda:1", processes=False)
+    'cuda:1'
+    """
+    if name != "auto":
+        return name
+    here = int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if processes else 1
+    if torch.cuda.is_available() and torch.cuda.device_count() >= here:
+        return "cuda"
+    if torch.backends.mps.is_available() and not processes and trains(torch.device("mps")):
+        return "mps"
+    return "cpu"
+
+
+def trains(device: torch.device) -> bool:
+    """Whether one float32 training step runs on the device; some lack operations it needs."""
+    try:
+        with torch.random.fork_rng(devices=[]):
+            model = torch.nn.Linear(2, 1).to(device)
+        loss = MinMaxAUCLoss(pos_ratio=0.5).to(device)
+        optimizer = PPDSG(model, loss, lr=0.1, gamma=500.0)
+        x = torch.ones(2, 2, device=device)
+        loss(model(x).squeeze(1), torch.tensor([0, 1], device=device)).backward()
+        optimizer.step()
+    except (RuntimeError, NotImplementedError, TypeError):
+        return False
+    return True
 
 
 def make_model(settings: RunSettings, rows: Tensor, ratio: float) -> nn.Module:
     """The network of resolved settings; `rows` are some inputs, `ratio` the share of positives."""
-    chosen, recipe = settings.model, settings.recipe
+    chosen = settings.model
     model = build(chosen.name, **chosen.arguments)
     if isinstance(model, TabularNet):
         model.fit_pieces(rows)
     head = getattr(model, "head", None)
-    if recipe.initial_bias and isinstance(head, nn.Linear) and head.bias is not None:
+    if settings.recipe.initial_bias and isinstance(head, nn.Linear) and head.bias is not None:
         nn.init.constant_(head.bias, math.log(ratio / (1 - ratio)))
     if chosen.pretrained is not None:
         load_pretrained(model, chosen.pretrained)
@@ -85,3 +124,53 @@ def make_optimizer(model: nn.Module, loss: MinMaxAUCLoss, recipe: Recipe) -> PPD
         betas = (recipe.momentum, 0.999)
         return PPDAdam(model, loss, dual_lr=recipe.dual_lr, betas=betas, **shared)
     return PPDSG(model, loss, momentum=recipe.momentum, **shared)
+
+
+def make_batches(settings: RunSettings, part: Part, group: Group, notes: list[str]) -> Batches:
+    """A worker's batches, with the least share of either class; `notes` are for the summary."""
+    least, ratio, share = settings.recipe.balance, part.pos_ratio, None
+    if least > min(ratio, 1 - ratio):
+        if any(count.positives in (0, count.samples) for count in part.counts):
+            notes.append("A worker lacks a class: batches are not balanced.")
+        else:
+            share = least if ratio < least else 1 - least
+    size, seed = settings.recipe.batch_size, settings.seed
+    return Batches(part.x, part.y, size, seed=seed, worker=group.rank, balanced=share)
+
+
+def make_engine(
+    settings: RunSettings, part: Part, group: Group, ratio: float, model: nn.Module | None
+) -> CoDA:
+    """The network with its loss, optimizer and engine; `model` replaces that of the settings.
+
+    `part` is this worker's training data, `ratio` the share of positives in what is drawn.
+    """
+    recipe, ways, device = settings.recipe, settings.communication, usable_device(settings.device)
+
+    def network() -> nn.Module:
+        if model is not None:
+            return model
+        count = min(len(part.x), max(1, _EDGE_ROWS // group.size))  # from the whole of the part
+        rows = as_rows(part.x).gather(torch.linspace(0, len(part.x) - 1, count).long())
+        return make_model(settings, rows, ratio)
+
+    trained = together(group, network, "start").to(device)
+    # rounds find out whether numbers are finite, so the loss does not
+    loss = MinMaxAUCLoss(pos_ratio=ratio, mix=recipe.mix, validate=False).to(device)
+    loss.ratio_told = True  # it is the share in all data, whatever the workers draw
+    opt = make_optimizer(trained, loss, recipe)
+    coda = CoDA(opt, group, compress=ways.compress, delay=ways.delay)
+    if group.size > 1:
+        coda.watch_drift()
+    return coda
+
+
+def usable_device(name: str) -> torch.device:
+    """The device of this name; raise if it cannot be used."""
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        text = str(error).splitlines()[0]
+        raise ValueError(f"device={name!r} cannot be used here ({text}): use cpu.") from error
+    return device

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from torch import nn
@@ -11,9 +13,8 @@ from torch import nn
 from codauc._internal.progress import Progress, note
 from codauc.data.dataset import DataSet
 from codauc.models.model_file import save_model
-from codauc.runs.directory import MODEL, History, Record, RunFolder
+from codauc.runs.directory import MODEL, SUMMARY, History, Record, RunFolder
 from codauc.runs.settings import CONFIG, RunSettings
-from codauc.training.observer import Observer
 
 
 class Callback:
@@ -40,25 +41,11 @@ class Callback:
         """The run is over."""
 
 
-class CallbackList:
-    """Calls one method of each of several callbacks; their time is that of "files"."""
-
-    def __init__(self, callbacks: Sequence[Callback], observer: Observer) -> None:
-        self.callbacks, self.section = callbacks, observer.section
-
-    def call(self, method: Callable[..., None], *arguments: Any) -> None:
-        """Call `method`, one of `Callback`, of each."""
-        with self.section("files"):
-            for callback in self.callbacks:
-                getattr(callback, method.__name__)(*arguments)
-
-
 class ProgressBar(Callback):
     """The progress bar: stage, rounds, validation AUC, time left."""
 
-    def __init__(self) -> None:
-        self.progress: Progress | None = None
-        self.auc = ""
+    progress: Progress
+    auc = ""
 
     def on_start(self, settings: RunSettings, steps: int) -> None:
         """Begin the line."""
@@ -67,7 +54,6 @@ class ProgressBar(Callback):
 
     def on_step(self, step: int, stage: int, rounds: int) -> None:
         """Draw, if it is time to."""
-        assert self.progress is not None
         name = f"stage {stage}" if stage else "warm start"
         count = f" round {rounds}" if rounds else ""
         self.progress.update(step, f"{name} step {step}{count}{self.auc}")
@@ -79,8 +65,7 @@ class ProgressBar(Callback):
     def on_end(self, summary: dict[str, Any]) -> None:
         """End the line."""
         del summary
-        if self.progress is not None:
-            self.progress.close()
+        self.progress.close()
 
 
 class DirectoryWriter(Callback):
@@ -101,7 +86,7 @@ class DirectoryWriter(Callback):
     def on_record(self, record: Record) -> None:
         """Add a line to the history."""
         with self._tolerating_errors(record.step):
-            self.history.add(record)
+            self.history.write(record)
 
     def on_keep(self, model: nn.Module, step: int) -> None:
         """Save the model."""
@@ -111,7 +96,7 @@ class DirectoryWriter(Callback):
     def on_end(self, summary: dict[str, Any]) -> None:
         """Write the summary."""
         self.history.write()
-        self.folder.write_summary(summary)
+        self.folder.write_json(SUMMARY, summary)
 
     @contextmanager
     def _tolerating_errors(self, step: int) -> Iterator[None]:
@@ -120,3 +105,34 @@ class DirectoryWriter(Callback):
         except OSError as error:
             note(f"\nStep {step}: {error.strerror or error}; the run continues.")
             self.folder.note_fault("not written", step=step, reason=str(error))
+
+
+class TensorBoard(Callback):
+    """Writes every number of every record as a scalar, and the end's AUC with the settings."""
+
+    def __init__(self, folder: Path, records: Sequence[Record] = ()) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError as error:
+            raise ValueError(
+                f"TensorBoard's events cannot be written ({error}): install tensorboard, or leave "
+                "out tensorboard=True."
+            ) from error
+        again = {"purge_step": records[-1].step + 1} if records else {}
+        self.writer: Any = SummaryWriter(folder / "tensorboard", **again)
+
+    def on_record(self, record: Record) -> None:
+        """One point of each curve."""
+        plain = asdict(record)
+        step = plain.pop("step")
+        for name, value in plain.items():
+            if value is not None and not isinstance(value, bool):
+                self.writer.add_scalar(name, value, step)
+        self.writer.flush()
+
+    def on_end(self, summary: dict[str, Any]) -> None:
+        """The test set's numbers."""
+        for name in ("test_auc", "average_precision"):
+            if summary.get(name) is not None:
+                self.writer.add_scalar(name, summary[name], summary["steps"])
+        self.writer.close()

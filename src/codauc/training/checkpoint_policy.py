@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from codauc.algorithm.rounds import NotFiniteError
 from codauc.runs.checkpoints import Checkpoints, Found
-from codauc.training.observer import Observer
+from codauc.training.profiler import Clock, Section
 from codauc.training.run_progress import RunProgress
 from codauc.workers.signals import AskedToLeave
 
@@ -20,23 +20,21 @@ _GRACE = 3.0  # seconds in which a worker that was asked to leave waits for a ro
 
 @dataclass(frozen=True)
 class RunControl:
-    """By default nothing is requested, saved, resumed or observed.
+    """By default nothing is requested, saved, resumed or measured.
 
-    Attributes:
-        requested: called after each step. Once it is true on a worker for "stop", all end at the
-            next round with what they have; for "leave", all save their states and raise
-            `AskedToLeave`; for "save", they save them and continue.
-        checkpoints: where states are saved.
-        found: the states to resume from.
-        data: identifies the data, saved with each state.
-        observer: sees where the time goes.
+    Once `requested` is true on a worker for "stop", all end at the next round with what they have;
+    for "leave", all save their states and raise `AskedToLeave`; for "save", they save and continue.
     """
 
-    requested: Callable[[str], bool] = lambda _: False
-    checkpoints: Checkpoints | None = None
-    found: Found | None = None
-    data: Mapping[str, Any] = field(default_factory=dict)
-    observer: Observer = field(default_factory=Observer)
+    requested: Callable[[str], bool] = lambda _: False  # called after each step
+    checkpoints: Checkpoints | None = None  # where states are saved
+    found: Found | None = None  # the states to resume from
+    data: Mapping[str, Any] = field(default_factory=dict)  # identifies the data
+    clock: Clock | None = None  # measures where the time goes
+
+    def section(self, name: Section) -> AbstractContextManager[None]:
+        """Inside this block the time belongs to the section `name`, if it is measured."""
+        return nullcontext() if self.clock is None else self.clock.section(name)
 
 
 class CheckpointPolicy:
@@ -48,9 +46,11 @@ class CheckpointPolicy:
     """
 
     def __init__(self, progress: RunProgress, control: RunControl) -> None:
-        self.progress, self.coda, self.safety = progress, progress.coda, progress.settings.safety
+        self.progress, self.coda, safety = progress, progress.coda, progress.settings.safety
+        self._rounds = safety.checkpoint_rounds or math.inf
+        self._seconds = 60 * safety.checkpoint_minutes or math.inf
         self.checkpoints, self.requested = control.checkpoints, control.requested
-        self.section = control.observer.section
+        self.section = control.section
         self._saved_at = time.monotonic()
         self._leaving: float | None = None  # since when
 
@@ -77,14 +77,10 @@ class CheckpointPolicy:
         elif not self.coda.under_way:  # all are after the same round
             self._between_rounds(step)
 
-    @property
-    def _seconds(self) -> float:
-        return 60 * self.safety.checkpoint_minutes or math.inf
-
     def _after_round(self, step: int) -> None:
         assert self.checkpoints is not None
         self.progress.rounds.since_saved += 1
-        due = self.progress.rounds.since_saved >= (self.safety.checkpoint_rounds or math.inf)
+        due = self.progress.rounds.since_saved >= self._rounds
         if self.coda.group.rank == 0 and time.monotonic() - self._saved_at > self._seconds:
             self.coda.ask("save")
         leave = self.coda.asked("leave")

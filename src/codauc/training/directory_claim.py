@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 
 from codauc.report.run_page import page
 from codauc.runs.checkpoints import clear, from_one
-from codauc.runs.directory import CHECKPOINTS, REPORT, RunFolder
+from codauc.runs.directory import CHECKPOINTS, FAULTS, METRICS, MODEL, REPORT, RunFolder
+from codauc.runs.settings import CONFIG
 from codauc.workers.agreement import together
 from codauc.workers.group import Group
 
@@ -41,55 +41,36 @@ def new_directory(source: str, root: Path = Path("runs")) -> Path:
             return path
 
 
-@dataclass(frozen=True)
-class DirectoryClaim:
-    """How a run takes its directory.
+@contextmanager
+def claimed(
+    group: Group, source: str, out: str | None, *, resuming: bool, overwrite: bool
+) -> Iterator[RunFolder]:
+    """Inside this block no other run may use the directory `out`, or a new one named by `source`.
 
-    Attributes:
-        source: of the data, for the name of a new directory.
-        out: the directory, None for a new one.
-        resuming: an existing run is continued, otherwise it is refused, or with `overwrite` lost.
+    With `resuming` an existing run is continued, otherwise it is refused, or with `overwrite` lost.
     """
+    with ExitStack() as stack:
 
-    source: str
-    out: str | None
-    resuming: bool
-    overwrite: bool
-
-    @property
-    def _patience(self) -> float:
-        return _OUTLIVED if self.resuming else 0.0
-
-    @contextmanager
-    def held(self, group: Group) -> Iterator[RunFolder]:
-        """Inside this block no other run may use the directory; a lost run is removed first."""
-        with ExitStack() as stack:
-            path = together(group, lambda: self._first(group, stack), "start")
-            path = from_one(group, path.encode()).decode()
-            folder = RunFolder(self.out or path)  # each host may have its own
-            together(group, lambda: self._others(group, folder, stack), "start")
-            together(group, folder.sweep, "start")  # all have their locks by now
-            yield folder
-
-    def _first(self, group: Group, stack: ExitStack) -> str:
-        """On worker 0: create, lock and empty the directory."""
-        if group.rank:
-            return ""
-        folder = RunFolder(new_directory(self.source) if self.out is None else self.out)
-        folder.path.mkdir(parents=True, exist_ok=True)
-        stack.enter_context(folder.locked(patience=self._patience))
-        if not self.resuming:
-            check_free(folder, overwrite=self.overwrite)
-            folder.empty()
-        return str(folder.path)
-
-    def _others(self, group: Group, folder: RunFolder, stack: ExitStack) -> None:
-        """On the other workers: lock their part of it."""
-        if group.rank:
+        def take(folder: RunFolder) -> str:
             folder.path.mkdir(parents=True, exist_ok=True)
-            stack.enter_context(folder.locked(group.rank, self._patience))
-            if not self.resuming:
-                folder.empty_checkpoints()
+            stack.enter_context(folder.locked(group.rank, _OUTLIVED if resuming else 0.0))
+            if not resuming:
+                if group.rank == 0:
+                    check_free(folder, overwrite=overwrite)
+                    folder.remove_results(CONFIG, METRICS, MODEL, FAULTS)
+                clear(folder / CHECKPOINTS)  # which may be a host's own
+            return str(folder.path)
+
+        def first() -> str:
+            if group.rank:
+                return ""
+            return take(RunFolder(new_directory(source) if out is None else out))
+
+        path = from_one(group, together(group, first, "start").encode()).decode()
+        folder = RunFolder(out or path)  # each host may have its own
+        together(group, lambda: group.rank and take(folder), "start")
+        together(group, folder.sweep, "start")  # all have their locks by now
+        yield folder
 
 
 def complete_end(folder: RunFolder, rank: int, *, held: bool) -> str:

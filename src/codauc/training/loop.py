@@ -5,24 +5,26 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from codauc.algorithm.rounds import NotFiniteError
 from codauc.data.dataset import DataSet
-from codauc.metrics.calibration import Calibration
+from codauc.metrics.auc_values import auc_interval
+from codauc.metrics.calibration import Calibration, average_precision, calibrate
 from codauc.runs.directory import Record
-from codauc.runs.settings import Recipe, RunSettings
-from codauc.training.callbacks import Callback, CallbackList
+from codauc.runs.settings import RecipeSettings, RunSettings
+from codauc.training.callbacks import Callback
 from codauc.training.checkpoint_policy import CheckpointPolicy, RunControl
-from codauc.training.components import make_components
-from codauc.training.recipe import Plan, plan
-from codauc.training.recovery import Recovery
-from codauc.training.run_progress import RunProgress
+from codauc.training.run_progress import TIMES, RunProgress
 from codauc.training.run_state import RunPosition
+from codauc.training.validation import gathered, scores_of
+from codauc.version import __version__
 from codauc.workers.group import Group, GroupError
 
 Objective = Callable[[Tensor, Tensor], Tensor]
@@ -46,6 +48,68 @@ class Trained:
     ledger: dict[str, float]
     notes: list[str]
 
+    def scores_of_test_set(self, opened: DataSet, group: Group) -> tuple[Any, Any] | None:
+        """The test set's log-odds and labels, in the order of the source, on every worker.
+
+        Where a sample has no finite score there is a note in place of test results.
+        """
+        part = opened.test
+        if part is None:
+            return None
+        assert part.y is not None
+        scores = gathered(scores_of(self.model, part), group)
+        labels = gathered(part.y.numpy().astype(np.bool_), group)
+        rows = gathered(part.rows.numpy(), group)
+        bad = ~np.isfinite(scores)
+        if bad.any():
+            self.notes.append(
+                f"No test AUC: {int(bad.sum())} of {len(bad)} test samples have no finite score, "
+                f"the first is row {int(rows[bad].min())}."
+            )
+            return None
+        order = np.argsort(rows, kind="stable")
+        return self.calibration.log_odds(scores)[order], labels[order]
+
+    def summary(self, opened: DataSet, test: tuple[Any, Any] | None) -> dict[str, Any]:
+        """What summary.json holds; `test` is what `scores_of_test_set` gave."""
+        train, settings = opened.train, self.settings
+        auc = None if test is None else auc_interval(*test)
+        return {
+            "test_auc": None if auc is None else auc.value,
+            "auc_low": None if auc is None else auc.low,
+            "auc_high": None if auc is None else auc.high,
+            "average_precision": None if test is None else average_precision(*test),
+            "validation_auc": self.validation_auc,
+            "steps": self.steps,
+            "best_step": self.step,
+            "rounds": int(self.ledger["rounds"]),
+            "bytes_per_worker": int(self.ledger["bytes_sent"]),
+            "seconds": self.seconds,
+            **{name: self.ledger[name] for name in TIMES},
+            "pos_ratio": train.pos_ratio,
+            "train_samples": train.samples,
+            "validation_samples": 0 if opened.validation is None else opened.validation.samples,
+            "test_samples": 0 if opened.test is None else opened.test.samples,
+            "test_positives": 0 if opened.test is None else opened.test.positives,
+            "workers": [count._asdict() for count in train.counts],
+            "data": settings.data.source,
+            "target": settings.data.target,
+            "positive": list(opened.positive),
+            "negative": list(opened.negative[:20]),
+            "model": {
+                "name": settings.model.name,
+                "parameters": sum(p.numel() for p in self.model.parameters()),
+            },
+            "shape": list(opened.shape),
+            "calibration": self.calibration._asdict(),
+            "recipe": settings.recipe.name,
+            "sync_every": settings.communication.sync_every,
+            "notes": self.notes,
+            "finished": not self.interrupted,
+            "interrupted": self.interrupted,
+            "version": __version__,
+        }
+
 
 def fit(
     settings: RunSettings,
@@ -66,16 +130,14 @@ def fit(
         model: replaces the network that the settings name.
         control: requests, checkpoints and what to resume from.
     """
-    assert isinstance(settings.recipe, Recipe), "resolve_settings(...) decides what is open"
+    assert not isinstance(settings.recipe, RecipeSettings), "resolve_settings(...) comes first"
     control = control or RunControl()
-    parts = make_components(settings, opened, group, model)
-    stages = plan(settings.recipe, settings.communication)
-    progress = RunProgress(settings, opened, parts, stages, control.data)
+    progress = RunProgress(settings, opened, group, control.data, model)
     if control.found is not None:
         progress.resume(control.found)
-    called = CallbackList(callbacks if group.rank == 0 else (), control.observer)
-    loop = TrainingLoop(progress, stages, called, control)
-    with _threads(settings, opened), control.observer.measuring(parts.coda):
+    loop = TrainingLoop(progress, callbacks if group.rank == 0 else (), control)
+    clock = control.clock
+    with _threads(settings, opened), clock.measuring(progress.coda) if clock else nullcontext():
         return loop.run()
 
 
@@ -83,14 +145,14 @@ class TrainingLoop:
     """One worker's part of one run: Algorithm 1 of the paper, stage by stage."""
 
     def __init__(
-        self, progress: RunProgress, plan: Plan, callbacks: CallbackList, control: RunControl
+        self, progress: RunProgress, callbacks: Sequence[Callback], control: RunControl
     ) -> None:
-        self.progress, self.plan, self.callbacks, self.control = progress, plan, callbacks, control
-        self.settings, self.recipe = progress.settings, progress.recipe
-        self.parts, self.coda, self.opt = progress.parts, progress.coda, progress.parts.opt
-        self.validation, self.section = progress.validation, control.observer.section
-        self.policy, self.recovery = CheckpointPolicy(progress, control), Recovery(progress)
-        self.alone = self.parts.group.size == 1
+        self.progress, self.callbacks, self.clock = progress, callbacks, control.clock
+        self.settings, self.recipe, self.plan = progress.settings, progress.recipe, progress.plan
+        self.coda, self.opt, self.device = progress.coda, progress.opt, progress.loss.a.device
+        self.validation, self.section = progress.validation, control.section
+        self.policy = CheckpointPolicy(progress, control)
+        self.alone = self.progress.group.size == 1
         self.same_steps = self.settings.communication.averages == "gradients"
 
     @property
@@ -100,9 +162,9 @@ class TrainingLoop:
 
     def run(self) -> Trained:
         """All stages; then the model that is kept."""
-        self.callbacks.call(Callback.on_start, self.settings, self.plan.steps)
+        self._call(Callback.on_start, self.settings, self.plan.steps)
         if self.recipe.start == "estimate" and self.coda.current is None and not self.at.step:
-            self.coda.estimate(self.parts.batches, self.recipe.dual_samples)
+            self.coda.estimate(self.progress.batches, self.recipe.dual_samples)
         self._remember()
         interrupted = False
         while self.coda.stages_done < len(self.plan.stages) and not interrupted:
@@ -111,7 +173,7 @@ class TrainingLoop:
                 interrupted = self._stage(number)
                 self._evaluate(number, stage_end=True)
             except NotFiniteError as error:
-                self.recovery.go_back(error)
+                self.progress.go_back(error)
                 continue
             except GroupError:
                 self.policy.leave_after_failed_round(self.at.step, resumable=self._round_missing())
@@ -125,22 +187,24 @@ class TrainingLoop:
 
     def _stage(self, number: int) -> bool:
         """The steps that a stage still has; returns whether the run was asked to stop in it."""
-        stage, loss = self.plan.stages[number], self.parts.loss
+        stage, loss = self.plan.stages[number], self.progress.loss
         objective = loss.cross_entropy if number < self.plan.warm else loss
         with self.section("stage"):
-            batches = self.coda.stage(stage, self.control.observer.reading(self.parts.batches))
+            source = self.progress.batches
+            batches = self.coda.stage(stage, self.clock.reading(source) if self.clock else source)
             if self.at.owed:
                 self.coda.make_up()
                 self.at.owed = False
                 self._after_step(number)
         while self.opt.steps < stage.steps and not self.coda.asked("stop"):
             x, y = next(batches)
-            self._local_step(objective, x.to(self.parts.device), y.to(self.parts.device))
+            self._local_step(objective, x.to(self.device), y.to(self.device))
             self._after_step(number)
-            self.control.observer.on_step()
+            if self.clock is not None:
+                self.clock.on_step()
         with self.section("stage"):
             if self.coda.asked("stop"):
-                self.coda.end(self.parts.batches)
+                self.coda.end(self.progress.batches)
                 return True
             next(batches, None)  # the stage ends: the mean of its iterates, and a new alpha
         return self.coda.asked("stop")
@@ -149,7 +213,7 @@ class TrainingLoop:
         """One step on a batch; every `sync_every`-th includes a communication round."""
         self.opt.zero_grad()
         with self.section("forward"):
-            scores = self.parts.model(x)
+            scores = self.progress.model(x)
         with self.section("loss"):
             loss = objective(scores, y)
         with self.section("backward"):
@@ -165,14 +229,12 @@ class TrainingLoop:
             self.at.owed = self.opt.steps > before
             self.at.step += self.opt.steps - before
         self.at.owed = False
-        self.progress.step_size.set(self.at.step)
+        self.progress.set_step_size()
 
     def _after_step(self, number: int) -> None:
         """What follows a step: callbacks, requests, an evaluation, a checkpoint."""
         stage, step = self.plan.stages[number], self.at.step
-        self.callbacks.call(
-            Callback.on_step, step, self._label(number), self.parts.group.ledger.rounds
-        )
+        self._call(Callback.on_step, step, self._label(number), self.progress.group.ledger.rounds)
         self.policy.forward_requests()
         fresh = self.policy.notice_round(step)
         inside, alike = self.opt.steps < stage.steps, self._alike(number)
@@ -212,13 +274,19 @@ class TrainingLoop:
         with self.section("evaluation"):
             with self.validation.evaluated(self.at.step, self.coda.drift) as result:
                 if result.kept:
-                    self.callbacks.call(Callback.on_keep, self.parts.model, self.at.step)
+                    self._call(Callback.on_keep, self.progress.model, self.at.step)
             record = self.progress.record(result, self._label(number), stage_end=stage_end)
-            self.callbacks.call(Callback.on_record, record)
+            self._call(Callback.on_record, record)
+
+    def _call(self, method: Callable[..., None], *arguments: Any) -> None:
+        """Call `method`, one of `Callback`, of each callback."""
+        with self.section("files"):
+            for callback in self.callbacks:
+                getattr(callback, method.__name__)(*arguments)
 
     def _remember(self) -> None:
         with self.section("checkpoint"):
-            self.recovery.remember()
+            self.progress.remember()
 
     def _round_missing(self) -> bool:
         """Whether a round is due at this step, and can be repeated from the state as it is."""
@@ -230,7 +298,7 @@ class TrainingLoop:
         choice = self.validation.choice
         choice.restore()
         return Trained(
-            model=self.parts.model,
+            model=self.progress.model,
             settings=self.settings,
             calibration=self._calibration(),
             step=choice.state.step or self.at.step,
@@ -244,9 +312,10 @@ class TrainingLoop:
         )
 
     def _calibration(self) -> Calibration:
-        if self.settings.data.watch == "test" or self.validation.choice.state.scores is None:
+        scores = self.validation.choice.state.scores
+        if self.settings.data.watch == "test" or scores is None:
             return Calibration()
-        found = self.validation.calibration()
+        found = calibrate(scores, self.validation.labels)
         if found == Calibration():
             self.progress.journal.notes.append(
                 "Scores do not rise with the share of positives on the validation set."

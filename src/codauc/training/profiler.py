@@ -1,28 +1,37 @@
-"""Where the time of training goes: a clock whose sections add up to the whole."""
+"""Where the time of training goes: a clock whose sections add up, a trace, and a table of it."""
 
 from __future__ import annotations
 
 import json
+import math
+import os
+import shutil
 import statistics
 import time
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from functools import partial
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from functools import cache, partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 
+from codauc._internal.files import whole_file
+from codauc._internal.formats import count, duration, percent
+from codauc._internal.progress import note
+from codauc._internal.text_table import table
 from codauc.algorithm.engine import CoDA
 from codauc.runs.directory import TRACE
-from codauc.training.observer import Observer, Section
-from codauc.training.profile_table import FIRST_TRACED, LAST_TRACED
-from codauc.training.trace import Trace
 from codauc.workers.agreement import gather_bytes
 from codauc.workers.group import Group
 
 T = TypeVar("T")
+
+# A section of the time of training. "apart" is inside a collective, while others may compute.
+_Step = Literal["reading", "forward", "loss", "backward", "step", "round", "apart", "rest"]
+_Between = Literal["window", "stage", "evaluation", "files", "checkpoint", "trace"]
+Section = _Step | _Between
 
 _LABELS = {  # the rows, in the order in which they are shown
     "reading": "reading the batch",
@@ -42,10 +51,13 @@ _LABELS = {  # the rows, in the order in which they are shown
     "trace": "the trace itself",
     "rest": "the rest",
 }
+_FIRST_TRACED, _LAST_TRACED = 10, 15  # steps after which a trace begins and ends
+_LONGEST_BAR, _SHORTEST_BAR = 30, 5
+_MUCH = 0.05  # more of its time one worker waits than another
 _RECENT = 10_000  # the last times of a section, of which the median is taken
 
 
-class Clock(Observer):
+class Clock:
     """Every moment of training belongs to exactly one section, so sections add up to the whole.
 
     Devices that compute on their own are waited for at each change of section: otherwise their time
@@ -53,14 +65,14 @@ class Clock(Observer):
     """
 
     def __init__(self, trace: Path | None = None) -> None:
-        self.seconds: dict[str, float] = {}
+        self.seconds: dict[str, float] = defaultdict(float)
         self.times: Counter[str] = Counter()  # steps in which a section had time
-        self.recent: dict[str, deque[float]] = {}
+        self.recent: dict[str, deque[float]] = defaultdict(lambda: deque(maxlen=_RECENT))
         self.steps, self.begin, self.end = 0, 0.0, 0.0
         self.sent, self.waited = 0.0, 0.0
         self.device = torch.device("cpu")
         self.trace = None if trace is None else Trace(trace)
-        self._now: dict[str, float] = {}  # of this step
+        self._now: dict[str, float] = defaultdict(float)  # of this step
         self._current: Section = "rest"
         self._since = 0.0
         self._before: Section = "rest"  # the section in which a collective began
@@ -71,11 +83,9 @@ class Clock(Observer):
         """From now on the time belongs to this section."""
         if self._synchronise is not None:
             self._synchronise()
-        now, current = time.perf_counter(), self._current
-        self._now[current] = self._now.get(current, 0.0) + now - self._since
+        now = time.perf_counter()
+        self._now[self._current] += now - self._since
         self._current, self._since = name, now
-        if self.trace is not None and self.trace.going:
-            self.trace.label(name)
 
     @contextmanager
     def section(self, name: Section) -> Iterator[None]:
@@ -83,7 +93,8 @@ class Clock(Observer):
         before = self._current
         self.mark(name)
         try:
-            yield
+            with nullcontext() if self.trace is None else self.trace.label(name):
+                yield
         finally:
             self.mark(before)
 
@@ -98,18 +109,18 @@ class Clock(Observer):
         """A step was taken."""
         self._enter()
         self.steps += 1
-        if self.trace is not None and self.steps in (FIRST_TRACED, LAST_TRACED):
+        if self.trace is not None and self.steps in (_FIRST_TRACED, _LAST_TRACED):
             with self.section("trace"):
-                self.trace.start(self.device) if self.steps == FIRST_TRACED else self.trace.stop()
+                self.trace.start(self.device) if self.steps == _FIRST_TRACED else self.trace.stop()
 
     def _enter(self, *, last: bool = False) -> None:
         """Enter the times of this step, or of what follows the last one."""
         self.mark(self._current)
         for name, seconds in self._now.items():
-            self.seconds[name] = self.seconds.get(name, 0.0) + seconds
+            self.seconds[name] += seconds
             if not (last and self.times[name] == self.steps):  # part of every step, and now of none
                 self.times[name] += 1
-                self.recent.setdefault(name, deque(maxlen=_RECENT)).append(seconds)
+                self.recent[name].append(seconds)
         self._now.clear()
 
     @contextmanager
@@ -118,7 +129,7 @@ class Clock(Observer):
         group, self.device = coda.group, coda.opt.trained.device
         self._synchronise = synchroniser(self.device)
         self._simulated = group.size > 1 and not group.apart
-        sent, waited = _sent(group), _waited(group)
+        before = group.ledger.record()
         self.begin = self._since = time.perf_counter()
         with ExitStack() as stack:
             if group.size > 1:
@@ -132,16 +143,16 @@ class Clock(Observer):
                         self.trace.stop()
                 self._enter(last=True)
                 self.end = self._since
-        self.sent, self.waited = _sent(group) - sent, _waited(group) - waited
+        after = group.ledger.record()
+        self.waited = after["waiting"] - before["waiting"]
+        self.sent = after["communicating"] - before["communicating"]
 
     def _stopped(self) -> None:
-        """The worker stopped computing, to communicate."""
         if self._current != "apart" and (self._simulated or self._current == "round"):
             self._before = self._current
             self.mark("apart")
 
     def _resumed(self) -> None:
-        """The worker computes again."""
         if self._current == "apart":
             self.mark(self._before)
 
@@ -188,19 +199,8 @@ def synchroniser(device: torch.device) -> Callable[[], object] | None:
     """
     if device.type == "cpu":
         return None
-    accelerator = getattr(torch, "accelerator", None)  # since torch 2.6
-    if accelerator is not None:
-        return partial(accelerator.synchronize, device)
-    found = getattr(getattr(torch, device.type, None), "synchronize", None)
-    return partial(found, device) if found is not None and device.type == "cuda" else found
-
-
-def _sent(group: Group) -> float:
-    return group.ledger.seconds(*group.ledger.tallies)
-
-
-def _waited(group: Group) -> float:
-    return sum((tally.waiting for tally in group.ledger.tallies.values()), 0.0)
+    wait = getattr(torch, device.type).synchronize
+    return wait if device.type == "mps" else partial(wait, device)  # mps is always one
 
 
 def _one(part: Mapping[str, Any]) -> dict[str, float]:
@@ -224,3 +224,125 @@ def _taking_turns(parts: Sequence[Mapping[str, Any]]) -> tuple[float, dict[str, 
     found["sending"] = min(left, sum(part["sent"] for part in parts))
     found["turns"] = left - found["sending"]
     return whole, dict(found)
+
+
+class Trace:
+    """A trace of some steps. What goes wrong is a message; the run continues."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.going, self.written = path, False, False
+        self._profile: Any = None
+
+    def start(self, device: torch.device) -> None:
+        """Begin."""
+        kind = device.type if device.type in ("cuda", "xpu") else None
+        try:
+            # what torch.profiler is made of; the latter would first import torch's compiler
+            prepare()
+            self._profile = torch.autograd.profiler.profile(use_device=kind, use_kineto=True)
+            self._profile.__enter__()
+            self.going = True
+        except Exception as error:  # another profiler may be at work
+            self._report(error)
+
+    def label(self, name: str) -> AbstractContextManager[Any]:
+        """Inside this block the trace has the name of the section."""
+        if not self.going or name == "trace":
+            return nullcontext()
+        return torch.autograd.profiler.record_function(f"codauc: {name}")
+
+    def stop(self) -> None:
+        """End, and write the file."""
+        if not self.going:
+            return
+        self.going = False
+        try:
+            self._profile.__exit__(None, None, None)
+            with whole_file(self.path, "the trace") as partial_file:
+                self._profile.export_chrome_trace(str(partial_file))
+            self.written = True
+        except Exception as error:  # a full disk, or an odd build of torch
+            self._report(error)
+
+    def _report(self, error: Exception) -> None:
+        note(f"\nNo {TRACE} ({error}); the run continues.")
+
+
+@cache
+def prepare() -> None:
+    """Start torch's profiler once, before there are threads of workers.
+
+    It warns if its first use is in another thread than the one that imported torch.
+    """
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # it would log when it starts and ends
+    with suppress(Exception), torch.autograd.profiler.profile(use_kineto=True):
+        pass
+
+
+def profile_table(profile: Mapping[str, Any], path: Path, width: int | None = None) -> str:
+    """A profile for the terminal; `path` is the run's directory."""
+    rows, steps, seconds = profile["rows"], profile["steps"], profile["seconds"]
+    workers = profile["by_worker"]
+    waits = [spent.get("waiting", 0.0) / (sum(spent.values()) or 1.0) for spent in workers]
+    # beside worker 0: the one that others wait for, or else who waits most
+    other = waits.index(min(waits)) or waits.index(max(waits)) or 1 if waits else 0
+    header = ["", "ms per step", "ms each", "times", "worker 0" if other else "share"]
+    header += [f"worker {other}"] if other else []
+    lines = [_cells(row, profile, other) for row in rows]
+    whole = f"{1e3 * seconds / max(1, steps):.3f}"
+    lines.append(["all", whole, "", "", *["100.0%"] * (1 + bool(other))])
+    bare = max(map(len, table(header, lines).splitlines()))
+    room = (width or shutil.get_terminal_size().columns) - bare - 3
+    bars = _bars([row["share"] for row in rows], min(_LONGEST_BAR, room))
+    lines = [[*cells, bar] for cells, bar in zip(lines, [*bars, ""], strict=True)]
+    return "\n".join(
+        [
+            f"Where the time went: {count(steps)} steps in {duration(seconds)}.",
+            table([*header, ""], lines),
+            *_remarks(profile, path, waits),
+        ]
+    )
+
+
+def _cells(row: Mapping[str, Any], profile: Mapping[str, Any], other: int) -> list[str]:
+    each = "" if row["ms_each"] is None else f"{row['ms_each']:.3f}"
+    times = "" if row["times"] is None else count(row["times"])
+    cells = [row["label"], f"{row['ms_a_step']:.3f}", each, times, f"{row['share']:.1%}"]
+    if other:
+        seconds = profile["by_worker"][other]
+        cells.append(f"{seconds.get(row['name'], 0.0) / sum(seconds.values()):.1%}")
+    return cells
+
+
+def _bars(shares: Sequence[float], cells: int) -> list[str]:
+    """Bars of at most so many characters; none where there is no room.
+
+    >>> [bar.rstrip() for bar in _bars([0.5, 0.25, 0.0], 8)], _bars([0.5], 4)
+    (['########', '####', ''], [''])
+    """
+    if cells < _SHORTEST_BAR:
+        return [""] * len(shares)
+    longest = max(shares) or 1.0
+    return [("#" * math.ceil(cells * share / longest - 0.5)).ljust(cells) for share in shares]
+
+
+def _remarks(profile: Mapping[str, Any], path: Path, waits: list[float]) -> Iterator[str]:
+    if waits:
+        least, most = waits.index(min(waits)), waits.index(max(waits))
+        if waits[most] - waits[least] < _MUCH:
+            yield f"Workers wait little for each other: at most {percent(waits[most])} of the time."
+        else:
+            yield (
+                f"Worker {most} waits {percent(waits[most])} of its time, worker {least} "
+                f"{percent(waits[least])}: the others wait for worker {least}."
+            )
+    if profile["simulated"]:
+        yield (
+            f"Rows are sums over {profile['workers']} simulated workers; a step is one of each, "
+            "and what a row took each time is worker 0's."
+        )
+    if profile["trace"]:
+        yield (
+            f"Steps {_FIRST_TRACED + 1} to {_LAST_TRACED} in detail: open "
+            f"{path / profile['trace']} in https://ui.perfetto.dev or chrome://tracing."
+        )

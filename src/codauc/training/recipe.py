@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from dataclasses import asdict, dataclass, replace
 
 from codauc.algorithm.schedules import Stage, geometric
-from codauc.runs.settings import CommunicationSettings, Recipe, RecipeSettings, first_period
+from codauc.runs.settings import CommunicationSettings, Recipe, first_period
 
 SYNC_EVERY = 32
 _NEVER = 10**9  # steps between two rounds: a stage's end is the only one
@@ -32,14 +31,10 @@ PAPER = Recipe(
     stages=3,
     factor=3.0,
     warm_start=0.0,
-    balance=0.0,
-    mix=0.0,
-    min_max_scale=1.0,
     schedule="constant",
     average="stage",
     select="last",
     evaluations=50,
-    dual_samples=1024,
     initial_bias=False,
 )
 
@@ -66,9 +61,10 @@ class Plan:
         return sum(stage.steps for stage in self.stages)
 
 
-def resolve(recipe: RecipeSettings, workers: int, facts: Facts) -> Recipe:
+def resolve(recipe: Recipe, workers: int, facts: Facts) -> Recipe:
     """The recipe with a value for everything.
 
+    >>> from codauc.runs.settings import RecipeSettings
     >>> resolve(RecipeSettings(name="paper", lr=0.01), 4, Facts(1000, 100, False)).stages
     3
     """
@@ -78,14 +74,12 @@ def resolve(recipe: RecipeSettings, workers: int, facts: Facts) -> Recipe:
             "leave it out, or use the default recipe."
         )
     usual = PAPER if recipe.name == "paper" else _default(recipe, workers, facts)
-    values = {f.name: getattr(recipe, f.name) for f in fields(recipe)}
-    said = {name: value for name, value in values.items() if value is not None}
-    return replace(usual, **said)
+    return replace(usual, **{k: v for k, v in asdict(recipe).items() if v is not None})
 
 
-def _default(recipe: RecipeSettings, workers: int, facts: Facts) -> Recipe:
+def _default(recipe: Recipe, workers: int, facts: Facts) -> Recipe:
     plain = recipe.optimizer == "sgd"
-    batch = recipe.batch_size or _batch_size(facts)
+    batch = recipe.batch_size or (64 if facts.images else 128 if facts.samples < 20_000 else 256)
     warm = recipe.warm_start
     if warm is None:
         warm = 1.0 if recipe.name == "bce" else Recipe.warm_start
@@ -107,32 +101,21 @@ def _default(recipe: RecipeSettings, workers: int, facts: Facts) -> Recipe:
     )
 
 
-def _batch_size(facts: Facts) -> int:
-    if facts.images:
-        return 64
-    return 128 if facts.samples < 20_000 else 256
-
-
 def plan(recipe: Recipe, communication: CommunicationSettings) -> Plan:
     """The stages of a resolved recipe: a warm start, then the paper's shape.
 
+    >>> from codauc.runs.settings import RecipeSettings
     >>> recipe = resolve(RecipeSettings(), 1, Facts(1000, 100, False))
     >>> [(stage.steps, stage.estimate_ab) for stage in plan(recipe, CommunicationSettings()).stages]
     [(300, True), (700, False)]
     """
-    r, workers = recipe, communication.workers
+    r = recipe
     falls = 1.0 if r.schedule == "cosine" else r.factor
     lr = r.lr * r.min_max_scale if 0 < r.warm_start < 1 else r.lr
-    lengths = geometric(lr, r.steps, r.stages, factor=r.factor)
-    stages = [
-        Stage(
-            lr=lr / falls**s,
-            steps=stage.steps,
-            sync_every=_period(communication, lr / falls**s, 3**s, workers),
-            dual_samples=r.dual_samples,
-        )
-        for s, stage in enumerate(lengths)
-    ]
+    stages = []
+    for s, stage in enumerate(geometric(lr, r.steps, r.stages, factor=r.factor)):
+        period = _period(communication, lr / falls**s, 3**s)
+        stages.append(Stage(lr / falls**s, stage.steps, period, r.dual_samples))
     if r.warm_start == 0:
         return Plan(tuple(stages), 0)
     if r.warm_start == 1:
@@ -147,14 +130,14 @@ def plan(recipe: Recipe, communication: CommunicationSettings) -> Plan:
         stages[0],
         lr=r.lr,
         steps=max(1, round(total * r.warm_start / (1 - r.warm_start))),
-        sync_every=_period(communication, r.lr, 1, workers),
+        sync_every=_period(communication, r.lr, 1),
         estimate_ab=True,
     )
     return Plan((warm, *stages), 1)
 
 
-def _period(communication: CommunicationSettings, lr: float, growth: int, workers: int) -> int:
-    every = communication.sync_every
+def _period(communication: CommunicationSettings, lr: float, growth: int) -> int:
+    every, workers = communication.sync_every, communication.workers
     if workers == 1 and not isinstance(every, int):
         return 1
     if every == "theorem":  # Theorem 1: I_s <= 1/sqrt(K eta_s)
@@ -174,14 +157,9 @@ def factor_of(recipe: Recipe, steps: int) -> Callable[[int], float]:
     rise = max(1.0, _WARM_UP * steps)
 
     def factor(step: int) -> float:
+        if recipe.schedule == "constant":
+            return 1.0
         wave = 0.5 * (1 + math.cos(math.pi * min(step, steps) / steps))
         return max(min(1.0, (step + 1) / rise) * wave, 1e-6)
 
-    return (lambda step: 1.0) if recipe.schedule == "constant" else factor  # noqa: ARG005
-
-
-def model_arguments(name: str, facts: Facts) -> dict[str, Any]:
-    """What the default network is made with beyond what the data ask for."""
-    if name == "tabular" and not facts.images:
-        return {"widths": [256, 256], "dropout": 0.2, "pieces": 8}
-    return {}
+    return factor

@@ -3,55 +3,133 @@
 from __future__ import annotations
 
 import json
+import math
+import time
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from codauc._internal.random_streams import seed_everything
 from codauc.algorithm.objective import pairwise_loss
+from codauc.algorithm.rounds import NotFiniteError
 from codauc.data.dataset import DataSet
 from codauc.runs.checkpoints import Found
 from codauc.runs.directory import Record
-from codauc.runs.settings import Recipe, RunSettings
-from codauc.training.components import Components
-from codauc.training.journal import Journal
-from codauc.training.recipe import Plan
-from codauc.training.resume import check_like, usable
-from codauc.training.run_state import RoundCount, RunPosition, RunState, SavedRun, as_bits
-from codauc.training.step_size import StepSize
+from codauc.runs.settings import RunSettings
+from codauc.training.build import make_batches, make_engine
+from codauc.training.recipe import factor_of, plan
+from codauc.training.run_state import (
+    JournalState,
+    RoundCount,
+    RunPosition,
+    RunState,
+    SavedRun,
+    as_bits,
+    check_like,
+    packed,
+    unpacked,
+    usable,
+)
 from codauc.training.validation import Validation, ValidationResult
 from codauc.workers.agreement import together
+from codauc.workers.group import Group
+
+TIMES = ("computing", "communicating", "waiting")  # of the ledger
+_NOT_TRAINING = ("evaluate", "checkpoint")  # kinds of communication
+_REDUCTIONS = 8  # of the step size, after which a run is given up
+
+
+class Journal:
+    """Records and notes of a run, and its time and communication since training began."""
+
+    def __init__(self, group: Group, notes: list[str]) -> None:
+        self.group, self.notes = group, notes
+        self.records: list[Record] = []
+        self.began = time.perf_counter()
+        self._before = group.ledger.record()  # reading the data is not training
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of training, those before it was resumed included."""
+        return time.perf_counter() - self.began
+
+    def spent(self) -> dict[str, float]:
+        """The ledger's totals since training began, with the bytes sent in order to train."""
+        spent = self.group.ledger.record()
+        for name in TIMES:
+            spent[name] -= self._before[name]
+        if self.group.size == 1:
+            spent["computing"] = self.seconds
+        tallies = self.group.ledger.tallies.items()
+        sent = sum(tally.sent for kind, tally in tallies if kind not in _NOT_TRAINING)
+        return spent | {"bytes_sent": sent}
+
+    def state(self) -> JournalState:
+        """The journal as copies."""
+        return JournalState(
+            list(self.records),
+            list(self.notes),
+            self.seconds,
+            dict(self._before),
+            dict(self.group.times()),
+        )
+
+    def load(self, state: JournalState) -> None:
+        """Continue a journal that was saved."""
+        self.records[:] = state.records
+        self.notes[:] = state.notes
+        self.began = time.perf_counter() - state.seconds
+        self._before = dict(state.before)
+        self.group.times().update(state.times)
 
 
 class RunProgress:
-    """Everything of a run that changes while it trains; `data` identifies the data."""
+    """The parts that a worker trains with, and everything of a run that changes meanwhile.
+
+    `data` identifies the data; `model` replaces the network of the settings.
+    """
 
     def __init__(
         self,
         settings: RunSettings,
         opened: DataSet,
-        parts: Components,
-        plan: Plan,
+        group: Group,
         data: Mapping[str, Any],
+        model: nn.Module | None = None,
     ) -> None:
-        assert isinstance(settings.recipe, Recipe)
-        self.recipe = settings.recipe
-        self.settings, self.opened, self.parts, self.data = settings, opened, parts, data
-        self.coda, self.stages = parts.coda, plan.stages
+        self.settings, self.opened, self.group, self.data = settings, opened, group, data
+        self.recipe, train, notes = settings.recipe, opened.train, list[str]()
+        self.plan = plan(self.recipe, settings.communication)
+        self.batches = make_batches(settings, train, group, notes)
+        ratio = self.batches.sampled_ratio or train.pos_ratio
+        self.coda = make_engine(settings, train, group, ratio, model)
+        self.opt, self.model, self.loss = self.coda.opt, self.coda.opt.model, self.coda.opt.loss
         self.position, self.rounds = RunPosition(), RoundCount()
         self.heard = 0  # rounds that carried requests, up to the last one that was noticed
-        self.step_size = StepSize(parts.opt, self.recipe, plan.steps)
-        self.validation = Validation(parts.opt, opened.watched, parts.group, self.recipe)
-        self.journal = Journal(parts.group, parts.notes)
+        self.reduced = 1.0  # the step size's factor after numbers that were not finite
+        self._factor = factor_of(self.recipe, self.plan.steps)
+        self._base_lr = [group["lr"] for group in self.opt.param_groups]
+        if self.recipe.optimizer == "adam":  # alpha's own step size, of the last group, stays
+            self._base_lr.pop()
+        self.set_step_size()
+        self.good: RunState | None = None
+        self.validation = Validation(self.opt, opened.watched, group, self.recipe)
+        self.journal = Journal(group, notes)
+
+    def set_step_size(self) -> None:
+        """Give the optimizer the step size of the step at which the run is."""
+        factor = self.reduced * self._factor(self.position.step)
+        for group, lr in zip(self.opt.param_groups, self._base_lr, strict=False):
+            group["lr"] = lr * factor
 
     def record(self, result: ValidationResult, stage: int, *, stage_end: bool) -> Record:
         """The record of an evaluation; `stage` 0 is the warm start."""
-        h, y = torch.from_numpy(result.scores).sigmoid(), torch.from_numpy(result.labels)
-        ledger, loss, opt = self.journal.spent(), self.parts.loss, self.parts.opt
-        a, b, alpha = (float(t.detach()) for t in (loss.a, loss.b, loss.alpha))
+        h = torch.from_numpy(result.scores).sigmoid()
+        y = torch.from_numpy(self.validation.labels)
+        ledger, loss, opt = self.journal.spent(), self.loss, self.opt
         record = Record(
             step=self.position.step,
             stage=stage,
@@ -65,15 +143,11 @@ class RunProgress:
             auc_high=result.auc.high,
             positive_mean=float(h[y].mean()),
             negative_mean=float(h[~y].mean()),
-            a=a,
-            b=b,
-            alpha=alpha,
+            **{name: float(getattr(loss, name).detach()) for name in ("a", "b", "alpha")},
             drift=result.drift,
-            computing=ledger["computing"],
-            communicating=ledger["communicating"],
-            waiting=ledger["waiting"],
+            **{name: ledger[name] for name in TIMES},
             stage_end=stage_end,
-            workers=self.parts.group.size,
+            workers=self.group.size,
         )
         self.journal.records.append(record)
         return record
@@ -84,29 +158,30 @@ class RunProgress:
         return RunState(
             position=replace(self.position),
             coda=self.coda.state_dict(),
-            batches=self.parts.batches.state_dict(),
+            batches=self.batches.state_dict(),
             window=None if window is None else window.state(),
             choice=self.validation.choice.state,
             journal=self.journal.state(),
             rounds=replace(self.rounds),
-            reduced=self.step_size.reduced,
+            reduced=self.reduced,
         )
 
     def pack(self) -> dict[str, Any]:
         """What a checkpoint holds."""
-        rest = self.parts.batches.remaining()
-        return SavedRun(
+        rest = self.batches.remaining()
+        saved = SavedRun(
             settings=json.loads(json.dumps(asdict(self.settings))),
             data=dict(self.data),
             rest=None if rest is None else as_bits(self.opened.train.rows[rest]),
             run=self.state(),
-        ).pack()
+        )
+        return dict(packed(saved))
 
     def load(self, state: RunState) -> None:
         """Continue as the worker did that gave this state."""
         self.coda.load_state_dict(state.coda)
         self._load_position(state)
-        self.parts.batches.load_state_dict(state.batches)
+        self.batches.load_state_dict(state.batches)
 
     def _load_position(self, state: RunState) -> None:
         """Take over everything but the engine and the batches."""
@@ -116,31 +191,51 @@ class RunProgress:
         self.validation.choice.load(state.choice)
         self.journal.load(state.journal)
         self.rounds, self.heard = replace(state.rounds), self.coda.requests_heard
-        self.position, self.step_size.reduced = replace(state.position), state.reduced
-        self.step_size.set(self.position.step)
+        self.position, self.reduced = replace(state.position), state.reduced
+        self.set_step_size()
+
+    def remember(self) -> None:
+        """The state as it is now is good, and is kept in memory if the settings say so."""
+        if self.settings.safety.not_finite == "reduce":
+            self.good = self.state()
+
+    def go_back(self, error: NotFiniteError) -> None:
+        """Return to the last good state with half the step size.
+
+        Raise if there is none, or after too many attempts.
+        """
+        step, reduced, journal = self.position.step, self.reduced, self.journal
+        if self.good is None or reduced < 0.5**_REDUCTIONS:
+            times = round(-math.log2(reduced))
+            after = f", after the step size was halved {times} times" if times else ""
+            raise NotFiniteError(f"step {step}{after}: {error}") from None
+        began, notes = journal.began, list(journal.notes)
+        self.load(self.good)
+        journal.began, self.reduced = began, reduced / 2
+        self.set_step_size()
+        journal.notes[:] = [
+            *notes,
+            f"Step {step}: numbers were not finite; resumed from step {self.position.step} with 1/"
+            f"{round(2 / reduced)} of the step size.",
+        ]
+        self.remember()
 
     def resume(self, found: Found) -> None:
         """Continue from what was found, if it is of this run; an error on one worker is on all."""
-        if found.exact:
-            together(self.parts.group, lambda: self._load_exact(found), "checkpoint")
-        else:
-            self._load_merged(found)
-
-    def _load_exact(self, found: Found) -> None:
-        with usable(found):
-            state = SavedRun.unpack(found.base).run
-            self._check(state)
-            self.load(state)
-
-    def _load_merged(self, found: Found) -> None:
-        """Continue with the mean of the states of another number of workers."""
-        group = self.parts.group
-        base, *others = together(group, lambda: _unpacked(found), "checkpoint")
-        with usable(found):
-            count = found.size - len(found.missing)
-            base.run.merge([other.run for other in others], count, group)
-            rest = base.rest_of_all(others, group)
+        group, rest = self.group, None
+        base, *others = together(group, lambda: _saved(found), "checkpoint")
+        if not found.exact:
+            with usable(found):
+                count = found.size - len(found.missing)
+                base.run.merge([other.run for other in others], count, group)
+                rest = base.rest_of_all(others, group)
         together(group, lambda: self._begin_with(found, base.run, rest), "checkpoint")
+        if not found.exact:
+            self._after_merging(found)
+
+    def _after_merging(self, found: Found) -> None:
+        """The states of other workers have become one, which is given to each."""
+        group = self.group
         self.coda.same_everywhere()
         seed_everything(self.settings.seed, group.rank, self.position.step)
         workers = f"{group.size} worker{'s' * (group.size != 1)}"
@@ -150,30 +245,24 @@ class RunProgress:
         self.journal.notes.append(f"{text}.")
 
     def _begin_with(self, found: Found, state: RunState, rest: Tensor | None) -> None:
+        """Load a state, if nothing is missing; the rows in `rest` are what is left of its epoch."""
         with usable(found):
-            self._check(state)
+            check_like(packed(state), packed(self.state()), "run")
+            if state.coda["stage"] is not None:
+                check_like(state.coda["stage"], asdict(self.plan.stages[0]), "stage")
+            if found.exact:
+                self.load(state)
+                return
             if state.coda["stage"] is not None:  # as it is planned for this number of workers
-                state.coda["stage"] = asdict(self.stages[state.coda["stages_done"]])
+                state.coda["stage"] = asdict(self.plan.stages[state.coda["stages_done"]])
             self.coda.load_state_dict(state.coda)
             self._load_position(state)
             if rest is not None:
                 mine = torch.isin(self.opened.train.rows, rest).nonzero().flatten()
-                self.parts.batches.begin_with(state.batches["epoch"], mine)
-
-    def _check(self, state: RunState) -> None:
-        """Raise if something is missing, rather than continue with a default."""
-        mine = self.state()
-        check_like(state.coda, mine.coda, "coda")
-        check_like(state.batches, mine.batches, "batches")
-        check_like(state.journal.before, mine.journal.before, "before")
-        if mine.window is not None:
-            assert state.window is not None
-            check_like(state.window.means, mine.window.means, "window")
-        if state.coda["stage"] is not None:
-            check_like(state.coda["stage"], asdict(self.stages[0]), "stage")
+                self.batches.begin_with(state.batches["epoch"], mine)
 
 
-def _unpacked(found: Found) -> list[SavedRun]:
+def _saved(found: Found) -> list[SavedRun]:
     """The state that all workers have, and then those that this one has read."""
     with usable(found):
-        return [SavedRun.unpack(plain) for plain in (found.base, *found.states.values())]
+        return [unpacked(SavedRun, plain) for plain in (found.base, *found.states.values())]

@@ -1,10 +1,10 @@
-"""Evaluation on the validation set: of which weights, with the scores of all workers."""
+"""Evaluation on the validation set, with the scores of all workers, and the model to keep."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,14 +17,15 @@ from codauc.algorithm.rounds import NotFiniteError
 from codauc.data.dataset import Part
 from codauc.data.rows import as_rows
 from codauc.metrics import AUC, auc_interval
-from codauc.metrics.calibration import Calibration, calibrate
+from codauc.metrics.auc_difference import paired_auc_difference
 from codauc.metrics.evaluation import logits_of
+from codauc.models.weights import check_weights
 from codauc.runs.settings import Recipe
-from codauc.training.model_choice import ModelChoice
 from codauc.workers.agreement import gather_bytes
 from codauc.workers.group import Group
 
 _CPU = torch.device("cpu")
+_TOLERANCE = 1.0  # standard errors of a difference of AUCs that do not count
 
 
 @dataclass(frozen=True)
@@ -82,11 +83,65 @@ class Window:
 
 
 @dataclass(frozen=True)
+class ChoiceState:
+    """The model that is kept, its scores on the validation set, and the best AUC so far."""
+
+    best_auc: float = -1.0
+    best_scores: NDArray[Any] | None = None
+    weights: dict[str, Tensor] | None = None
+    step: int = 0
+    scores: NDArray[Any] | None = None
+    auc: float | None = None
+
+
+class ModelChoice:
+    """Keeps one model: "best", "last", or "steady".
+
+    With few positives the best AUC of many evaluations is mostly luck, and later models are better
+    than they seem; on noisy data the last ones have learnt the noise. "steady" takes the latest
+    model whose AUC is below the best by no more than the standard error of the paired difference.
+    So training continues on a model that is not clearly worse.
+    """
+
+    def __init__(self, model: nn.Module, rule: str) -> None:
+        self.model, self.rule = model, rule
+        self.state = ChoiceState()
+
+    def offer(self, step: int, auc: float, scores: NDArray[Any], labels: NDArray[Any]) -> bool:
+        """Keep the model as it is now if the rule says so; returns whether it does."""
+        better = auc > self.state.best_auc
+        if better:
+            self.state = replace(self.state, best_auc=auc, best_scores=scores)
+        keep = (
+            better or self.rule == "last" or (self.rule == "steady" and self._close(scores, labels))
+        )
+        if keep:
+            weights = {name: t.detach().clone() for name, t in self.model.state_dict().items()}
+            self.state = replace(self.state, weights=weights, step=step, scores=scores, auc=auc)
+        return keep
+
+    def _close(self, scores: NDArray[Any], labels: NDArray[Any]) -> bool:
+        assert self.state.best_scores is not None
+        gap = paired_auc_difference(self.state.best_scores, scores, labels)
+        return gap.value <= _TOLERANCE * gap.std_error
+
+    def load(self, state: ChoiceState) -> None:
+        """Continue with a choice that was saved."""
+        if state.weights is not None:
+            check_weights("the state", self.model, state.weights)
+        self.state = state
+
+    def restore(self) -> None:
+        """Give the model the weights that were kept."""
+        if self.state.weights is not None:
+            self.model.load_state_dict(self.state.weights)
+
+
+@dataclass(frozen=True)
 class ValidationResult:
     """The scores of one evaluation, in the order of the labels, and what follows from them."""
 
     scores: NDArray[Any]
-    labels: NDArray[np.bool_]
     auc: AUC
     drift: float | None  # root mean square over the workers
     kept: bool
@@ -117,7 +172,7 @@ class Validation:
                 raise NotFiniteError("scores are not numbers: lower the step size.")
             auc = auc_interval(scores, self.labels)
             kept = self.choice.offer(step, auc.value, scores, self.labels)
-            yield ValidationResult(scores, self.labels, auc, mean_drift, kept)
+            yield ValidationResult(scores, auc, mean_drift, kept)
 
     def _scores(self, drift: float | None) -> tuple[NDArray[Any], float | None]:
         assert self.part is not None
@@ -127,11 +182,6 @@ class Validation:
         drifts = gathered(np.array([np.nan if drift is None else drift]), self.group)
         mean = None if np.isnan(drifts).any() else float(np.sqrt((drifts**2).mean()))
         return gathered(scores, self.group), mean
-
-    def calibration(self) -> Calibration:
-        """Log-odds by the scores of the model that is kept; the identity where there are none."""
-        scores = self.choice.state.scores
-        return Calibration() if scores is None else calibrate(scores, self.labels)
 
 
 def scores_of(model: nn.Module, part: Part) -> NDArray[Any]:
