@@ -88,6 +88,7 @@ def test_numbers_that_are_read_give_what_tensors_that_are_not_give(monkeypatch):
 @pytest.mark.parametrize("name", ["a", "b", "alpha"])
 def test_numbers_that_overflow_are_infinite_and_no_error(name, dtype, value):
     loss = MinMaxAUCLoss(pos_ratio=0.1, link="identity").to(dtype)
+    loss.has_optimizer = True  # as in training, however many batches
     getattr(loss, name).fill_(value)
     logits, labels = batch(4)
     logits = logits.detach().to(dtype).requires_grad_()
