@@ -218,3 +218,10 @@ def test_at_the_end_nothing_is_left(tmp_path):
         store.save(number, {})
     store.clear()
     assert not (tmp_path / "checkpoints").exists()
+
+
+def test_a_state_that_cannot_be_packed_is_an_error_and_not_a_missing_checkpoint(tmp_path):
+    store = Checkpoints(tmp_path / "checkpoints", LocalGroup(), 2, print)
+    store.save_alone(3, {"bad": object()})
+    with pytest.raises(ValueError, match="cannot be saved"):
+        store.wait()

@@ -51,10 +51,12 @@ class CoDAState:
     inner_at: int  # the step of its last round inside the machine
 
     def pack(self) -> dict[str, Any]:
-        """Names and values; the tensors are shared."""
+        """Texts and values; the tensors are shared."""
         plain = _plain(self)
         stage = None if self.stage is None else asdict(self.stage)
-        records = {"optimizer": self.optimizer.pack(), "averager": _plain(self.averager)}
+        optimizer = self.optimizer.pack()
+        optimizer["kept"] = {str(i): kept for i, kept in optimizer.pop("state").items()}
+        records = {"optimizer": optimizer, "averager": _plain(self.averager)}
         return plain | records | {"stage": stage}
 
     @classmethod
@@ -65,7 +67,9 @@ class CoDAState:
             raise ValueError(f"state without {missing}: expected what CoDA.state_dict() gave.")
         stage = packed["stage"]
         records = {
-            "optimizer": OptimizerState.unpack(packed["optimizer"]),
+            "optimizer": OptimizerState.unpack(
+                {**packed["optimizer"], "state": packed["optimizer"].get("kept", {})}
+            ),
             "averager": RoundState(**packed["averager"]),
             "stage": None if stage is None else Stage(**stage),
         }

@@ -261,7 +261,7 @@ class CoDA(RoundControls):
         saved = CoDAState.unpack(state)
         check_weights("the state", self.opt.model, saved.model)
         self.averager.load(saved.averager)
-        self.opt.load_state_dict(state["optimizer"])
+        self.opt.load_state_dict(saved.optimizer.pack())
         self.opt.model.load_state_dict(saved.model)
         self.group.ledger.load_state_dict(saved.ledger)
         set_random_state(saved.streams)

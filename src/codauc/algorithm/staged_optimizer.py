@@ -186,6 +186,7 @@ class StagedOptimizer(torch.optim.Optimizer):
         state = OptimizerState.unpack(state_dict)
         trained = self._find_trained()
         state.check(trained.layout(), self.settings(), set(self.loss.state_dict()))
+        self._check_kept(state, trained.weights)
         super().load_state_dict({"state": state.state, "param_groups": state.param_groups})
         self.trained = trained
         parameters = [parameter for group in self.param_groups for parameter in group["params"]]
@@ -198,6 +199,21 @@ class StagedOptimizer(torch.optim.Optimizer):
         self.max_grad_norm = state.max_grad_norm
         if self.steps:
             self._follow_moves()
+
+    def _check_kept(self, state: OptimizerState, weights: list[Tensor]) -> None:
+        """Raise unless a state within a stage has what is kept of every weight, in its shape."""
+        index = [p for group in self.param_groups for p in group["params"]]
+        kept = {id(index[i]): found for i, found in state.state.items() if i < len(index)}
+        for weight in weights if state.steps else ():
+            found = kept.get(id(weight), {})
+            shapes = {tuple(t.shape) for t in found.values() if isinstance(t, Tensor)}
+            needed = {"average"} if self.average else set()
+            if not needed <= found.keys() or shapes - {tuple(weight.shape)}:
+                raise ValueError(
+                    "state_dict: what it keeps of the weights does not fit this model."
+                )
+        if state.steps and self.average and "average" not in state.own:
+            raise ValueError("state_dict: it lacks the average of a and b; it is not whole.")
 
     def settings(self) -> dict[str, Any]:
         """What a saved state must share with the optimizer that loads it, beside the layout."""

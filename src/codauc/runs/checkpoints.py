@@ -114,7 +114,7 @@ class Checkpoints:
         self.written: int | None = None  # the last number that is on the disk
         self._tried: int | None = None
         self._whole: list[int] = []  # numbers that all workers have written
-        self._error: OSError | None = None
+        self._error: Exception | None = None
 
     def save(self, number: int, state: Any) -> None:
         """All workers save their states of one step; what is no longer needed goes."""
@@ -151,8 +151,10 @@ class Checkpoints:
         if thread is not None:
             thread.join()
         error, self._error = self._error, None
-        if error is not None:
+        if isinstance(error, OSError):
             self.on_error(f"no checkpoint of step {self._tried} ({error.strerror or error})")
+        elif error is not None:
+            raise error
 
     def _name(self, number: int) -> CheckpointName:
         return CheckpointName(number, self.group.rank, self.group.size, self.history)
@@ -163,7 +165,7 @@ class Checkpoints:
             with whole_file(self.folder / str(name), "the checkpoint") as partial:
                 partial.write_bytes(pack(content))
             self.written = name.number
-        except OSError as error:
+        except Exception as error:  # the thread's; `wait` reports or raises it
             self._error = error
 
     def clear(self) -> None:

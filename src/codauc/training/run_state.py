@@ -32,6 +32,7 @@ _FREE = (
 )
 _ANY_SHAPE = (  # parts of a state that differ from step to step
     *("tallies", "encoding", "under_way", "stage", "choice", "records", "notes", "times"),
+    *("kept", "own"),  # of an optimizer, which checks them
 )
 
 
