@@ -1384,9 +1384,11 @@ def test_what_is_unfrozen_trains_from_then_on_within_and_between_stages():
         assert (average - mean).abs().max() < 1e-15
     opt.model.body.requires_grad_(False)
     opt.zero_grad()
-    frozen = weights(opt)["body.weight"]
+    frozen, before = weights(opt)["body.weight"], average.clone()
     train(opt, batches(2))
     assert torch.equal(weights(opt)["body.weight"], frozen)
+    expected = (3 * before + 2 * frozen) / 5  # of a frozen weight its value counts at each step
+    assert (opt.state[opt.model.body.weight]["average"] - expected).abs().max() < 1e-15
 
 
 def test_tensors_that_share_memory_without_being_one_are_refused():

@@ -111,16 +111,16 @@ class PPDSG(StagedOptimizer):
 
     def _prepare_state(self) -> None:
         """Begin the averages with the stage's first step; follow tensors that were moved."""
-        kinds = [(weight.dtype, weight.device) for weight in self.trained.weights]
+        kinds = [(t.dtype, t.device) for t in (*self.trained.weights, self.loss.a)]
         if self.steps == 0:
             self._start_averages()
-        elif kinds != self._kinds or self.own["anchor"].device != self.loss.a.device:
+        elif kinds != self._kinds:
             self._follow_moves()
         self._kinds = kinds
 
     def _step_group(self, group: dict[str, Any], clip: Tensor | None) -> None:
         """Step the weights that have a gradient, then average all."""
-        weights = [weight for weight in group["params"] if weight.requires_grad]
+        weights = [w for w in group["params"] if w.requires_grad or w in self.state]
         found = ((weight, self.state.get(weight)) for weight in weights)
         states = [self._join(weight) if state is None else state for weight, state in found]
         with_gradient = [w.grad is not None for w in weights]
