@@ -51,7 +51,7 @@ class StagedOptimizer(torch.optim.Optimizer):
 
     def _find_trained(self) -> TrainedState:
         groups = [group["params"] for group in self.param_groups[:-1]]
-        return TrainedState(self.model, self.loss, groups, getattr(self, "moments", None))
+        return TrainedState(self.model, self.loss, groups)
 
     def _check_step_size(self, eta: float) -> None:
         """Raise if a, b and alpha cannot take steps of this size."""

@@ -1,8 +1,8 @@
-"""What rounds average, weights, a, b, alpha, statistics and moments, and the vector of it."""
+"""What rounds average, weights, a, b, alpha and statistics, and the vector of it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -41,8 +41,7 @@ class TrainedState:
     """The tensors that rounds average, in the order in which a message carries them.
 
     They stay where their owners keep them. `pack` copies them into a message and `unpack` back.
-    w comes first, parameter group after group, then a, b, alpha, BatchNorm's statistics, and the
-    moments that the optimizer wants averaged (`moments(w)`, one for each weight, or none).
+    w comes first, parameter group after group, then a, b, alpha and BatchNorm's statistics.
 
     >>> model = nn.Linear(2, 1)
     >>> state = TrainedState(model, MinMaxAUCLoss(0.5), [list(model.parameters())])
@@ -57,12 +56,10 @@ class TrainedState:
         model: nn.Module,
         loss: MinMaxAUCLoss,
         groups: list[list[nn.Parameter]],
-        moments: Callable[[list[Tensor]], list[Tensor]] | None = None,
     ) -> None:
         weights = [slot for group in groups for slot in _weight_slots(model, group)]
         own = [Slot(f"loss.{name}", name, loss, name) for name in ("a", "b", "alpha")]
         self.slots = [*weights, *own, *_statistics(model)]
-        self.moments = moments
         _check_slots(self.slots)
         self._held = [(s.owner._parameters, s.attribute, s.tensor, s) for s in weights]
         self.weights = [slot.tensor for slot in weights]
@@ -74,13 +71,10 @@ class TrainedState:
         self.weight_size = sum(weight.numel() for weight in self.weights)
         self.steered_size = self.weight_size + 3 * loss.tasks  # what steps move
         self.size = sum(tensor.numel() for tensor in tensors)
-        if moments is not None:
-            self.size += self.weight_size
 
     def tensors(self) -> list[Tensor]:
         """All tensors, in the order of a message."""
-        moments = [] if self.moments is None else self.moments(self.weights)
-        return [*(slot.tensor for slot in self.slots), *moments]
+        return [slot.tensor for slot in self.slots]
 
     @property
     def statistics(self) -> list[Tensor]:
@@ -110,7 +104,7 @@ class TrainedState:
     def correct(self, mean: Tensor, before: Tensor) -> None:
         """Add `mean - before` to the state; `mean` is used up.
 
-        Statistics and moments become the mean's: a correction could make a variance negative.
+        Statistics become the mean's: a correction could make a variance negative.
         """
         mean[: self.steered_size].sub_(before[: self.steered_size])
         steered = len(self.weights) + 3
