@@ -60,9 +60,10 @@ class Series:
 class Chart:
     """What a chart shows.
 
-    A kind is "number", "count", "bytes" or "odds" (log-odds, written as probabilities). `lines` are places of thin vertical lines. `y_limits`
-    are never left; `x_range` and `y_range` are the whole axis, if not what the data needs. The x
-    axis starts at 0 unless `log_x`, which leaves out what is not above 0.
+    A kind is "number", "count", "bytes" or "odds" (log-odds, written as probabilities). `lines` are
+    places of thin vertical lines. `y_limits` are never left; `x_range` and `y_range` are the whole
+    axis, if not what the data needs. The x axis starts at 0 unless `log_x`, which leaves out what
+    is not above 0.
     """
 
     title: str
