@@ -24,7 +24,7 @@ def coded(codec, values):
     blocks = rows.view(1, -1, codec.block)
     scales, scratch = codec.scales(blocks.abs()), torch.empty_like(rows)
     codec.quantise(blocks, scales, scratch.view_as(blocks))
-    codes = torch.zeros(1, codec.bytes * blocks.shape[1], dtype=torch.uint8)
+    codes = torch.zeros(1, rows.numel() * codec.bits // 8, dtype=torch.uint8)
     codec.pack(scratch, codes)
     found = torch.empty_like(rows)
     codec.unpack(codes, found)

@@ -8,6 +8,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from codauc.algorithm.round_costs import BITS, row_bytes, row_lengths
 from codauc.algorithm.weight_codecs import CODECS, WeightCodec
 from codauc.workers.group import Call, Group, Pending
 
@@ -71,20 +72,18 @@ class Compressed:
     def __init__(self, group: Group, weights: int, state: int, message: Tensor, name: str) -> None:
         self.group, self.count, k = group, weights, group.size
         self.averaged = state - weights  # exact numbers that are averaged; the others are summed
+        lengths = row_lengths(weights, len(message) - weights, k, name)
         codec = CODECS.get(name)
-        block = 1 if codec is None else codec.block
-        blocks = -(-weights // (k * block))  # of each worker's part
-        rest = -(-(len(message) - weights) // k)
-        self.sent, self.got, self.back = (_Rows(k, rest, blocks, codec, message) for _ in range(3))
-        self.mine = _Rows(1, rest, blocks, codec, message)
+        self.sent, self.got, self.back = (_Rows(k, lengths, codec, message) for _ in range(3))
+        self.mine = _Rows(1, lengths, codec, message)
 
         def vector(rows: int) -> Tensor:
-            return message.new_zeros(rows, blocks * block)
+            return message.new_zeros(rows, lengths[2] * 8 // BITS[name])
 
         self.change, self.scratch, self.error = vector(k), vector(k), vector(k)
         self.answer, self.owner_error = vector(1), vector(1)
         self.reference = message.new_zeros(self.count)
-        self.remainder = message.new_zeros(k, rest)
+        self.remainder = message.new_zeros(k, lengths[0])
 
     def reset(self, message: Tensor) -> None:
         """Count changes from this state, the same on all workers, with nothing lost so far."""
@@ -137,12 +136,11 @@ class _Rows:
     """Rows of bytes, one for each worker's part: exact numbers, scales, codes."""
 
     def __init__(
-        self, rows: int, rest: int, blocks: int, codec: WeightCodec | None, like: Tensor
+        self, rows: int, lengths: tuple[int, int, int], codec: WeightCodec | None, like: Tensor
     ) -> None:
-        self.blocks, self.codec = blocks, codec
-        scales, codes = (0, 2 * blocks) if codec is None else (4 * blocks, blocks * codec.bytes)
-        ends = [rest * like.itemsize, rest * like.itemsize + scales]
-        row = -(-(ends[1] + codes) // 8) * 8  # so that wider numbers can be viewed in every row
+        self.codec, (rest, self.blocks, codes) = codec, lengths
+        ends = [rest * like.itemsize, rest * like.itemsize + 4 * self.blocks]
+        row = row_bytes(*lengths, like.itemsize)  # wider numbers can be viewed in every row
         self.data = torch.zeros(rows, row, dtype=torch.uint8, device=like.device)
         self.exact = self.data[:, : ends[0]].view(like.dtype)
         self.scales = self.data[:, ends[0] : ends[1]].view(torch.float32)

@@ -13,8 +13,9 @@ from torch import Tensor
 from codauc.algorithm.coda_state import RoundState
 from codauc.algorithm.compression import Encoding, encoding
 from codauc.algorithm.ppdsg import PPDSG
-from codauc.algorithm.round_message import REQUESTS, RoundMessage
+from codauc.algorithm.round_costs import REQUESTS
 from codauc.algorithm.round_message import NotFiniteError as NotFiniteError
+from codauc.algorithm.round_message import RoundMessage
 from codauc.algorithm.same_start import broadcast_outside_rounds, settings_to_compare
 from codauc.algorithm.trained_state import view_like
 from codauc.workers.agreement import compare

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from codauc.algorithm.round_costs import BLOCK
+
 _TINY = torch.finfo(torch.float32).tiny
 
 
@@ -22,12 +24,7 @@ class WeightCodec:
     bits: int
     levels: int
     spread: float | None = None
-    block: int = 256  # numbers that share a scale
-
-    @property
-    def bytes(self) -> int:
-        """Of the codes of a block."""
-        return self.block * self.bits // 8
+    block: int = BLOCK  # numbers that share a scale
 
     def scales(self, sizes: Tensor) -> Tensor:
         """The scale of each block, from the sizes |x| of its numbers in the last dimension."""
