@@ -48,14 +48,16 @@ def test_another_optimizer_than_ours_is_pointed_out():
     assert loss.alpha.item() == 0
 
 
-def test_probabilities_in_the_place_of_logits_are_pointed_out():
-    model = nn.Sequential(nn.Linear(3, 1), nn.Sigmoid())
+@pytest.mark.parametrize("after", [nn.Identity(), nn.Flatten(0)], ids=["last", "reshaped"])
+def test_probabilities_in_the_place_of_logits_are_pointed_out(after):
+    model = nn.Sequential(nn.Linear(3, 1), nn.Sigmoid(), after)
     loss = codauc.MinMaxAUCLoss(pos_ratio=0.375)
     opt = codauc.PPDSG(model, loss)
-    for _ in range(9):
+    with pytest.warns(UserWarning, match=r"come from a sigmoid.*expected raw logits"):
         step(model, loss, opt)
-    with pytest.warns(UserWarning, match=r"between 0 and 1.*expected raw logits"):
-        step(model, loss, opt)
+    step(model, loss, opt)  # once is enough
+    identity = codauc.MinMaxAUCLoss(pos_ratio=0.375, link="identity")
+    step(model, identity, codauc.PPDSG(model, identity))  # h itself: probabilities are right
 
 
 @pytest.mark.parametrize("moment", ["before", "after", "too many"])

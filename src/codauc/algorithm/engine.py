@@ -42,7 +42,8 @@ class CoDA(RoundControls):
     the workers' ratios: better where shards differ in labels. `forward(batch)` returns logits and
     labels for the estimate of alpha (default: the model of the first, and the second, of a pair).
 
-    For slow links: `compress="bf16"` or `"int8"` sends a half or a quarter of the bytes, with what
+    For slow links: `compress="int8"` sends a quarter of the bytes, `"int4"` an eighth, `"int2"` a
+    fifteenth, `"bf16"` a half, with what
     is lost kept for the next round. `delay=D` lets the workers go on while a round is under way and
     adds what it changes exactly D steps later (D < I; 0 waits). `settings` are further values, such
     as the names of the data's columns, that must be equal on all workers.

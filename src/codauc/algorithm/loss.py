@@ -12,7 +12,13 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from codauc._internal.checks import choice, known_arguments, real, warn
 from codauc.algorithm.closed_form import ClosedForm, Given, are_readable
 from codauc.algorithm.inner_steps import BatchMeans, InnerVariables
-from codauc.algorithm.loss_checks import aligned, check_values, checked_ratios, checked_tasks
+from codauc.algorithm.loss_checks import (
+    aligned,
+    check_values,
+    checked_ratios,
+    checked_tasks,
+    ends_with_sigmoid,
+)
 from codauc.algorithm.objective import positives
 
 LINKS = ("sigmoid", "identity")
@@ -144,21 +150,17 @@ class MinMaxAUCLoss(nn.Module):
     def _look_for_misuse(self, logits: Tensor) -> None:
         """Warn of what would otherwise train something else in silence."""
         self._batches += 1
-        if self._batches < _FIRST_BATCHES:
-            return
-        if not self.has_optimizer:
+        if self._batches == 1 and self.link == "sigmoid" and ends_with_sigmoid(logits):
+            warn(
+                "the logits come from a sigmoid or softmax: expected raw logits, the sigmoid is "
+                "the loss's own; leave out the model's."
+            )
+        if self._batches == _FIRST_BATCHES and not self.has_optimizer:
             warn(
                 f"{_FIRST_BATCHES} batches and no PPDSG or PPDAdam made with this loss: another "
                 "optimizer moves the weights alone, and a, b and alpha stay as they are; use "
                 "opt = codauc.PPDAdam(model, loss)."
             )
-        if self.link == "sigmoid" and are_readable(logits):
-            low, high = logits.detach().aminmax()
-            if 0 <= low < high <= 1:
-                warn(
-                    "all logits of this batch are between 0 and 1, as probabilities are: expected "
-                    "raw logits, the sigmoid is the loss's own; leave out the model's."
-                )
 
     @property
     def sums(self) -> Tensor:

@@ -95,3 +95,19 @@ def check_values(logits: Tensor, labels: Tensor) -> None:
             f"labels: got the values {values}; expected 0 and 1, -1 and +1, or bool; "
             "turn classes into one against the rest, for example labels == positive_class."
         )
+
+
+_SHAPES = ("View", "Squeeze", "Unsqueeze", "Reshape", "Select", "Slice", "ToCopy", "Index")
+
+
+def ends_with_sigmoid(logits: Tensor) -> bool:
+    """Whether the last operation but changes of shape was a sigmoid or a softmax.
+
+    >>> x = torch.zeros(2, 1, requires_grad=True)
+    >>> ends_with_sigmoid(x.sigmoid().squeeze(1)), ends_with_sigmoid(2 * x)
+    (True, False)
+    """
+    node = logits.grad_fn
+    while node is not None and any(word in node.name() for word in _SHAPES):
+        node = node.next_functions[0][0]
+    return node is not None and node.name().startswith(("SigmoidBackward", "SoftmaxBackward"))

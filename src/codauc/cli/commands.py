@@ -266,6 +266,15 @@ def _say_compared(runs: list[RunFolder], page: Path, options: Options) -> None:
             say(f"Picture: {page}")
 
 
+def plan(options: Options) -> int:
+    """Print what ways to train on several workers would send, and how long they would take."""
+    from codauc.cli.plan_command import plan_text
+
+    text, values = plan_text(options)
+    say_json(values) if options["json"] else say(text)
+    return 0
+
+
 def report(options: Options) -> int:
     """Write a run's report anew."""
     folder = RunFolder(options["run"])

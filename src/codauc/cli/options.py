@@ -54,6 +54,12 @@ Write report.html from what a run's directory holds, also of a run that was kill
 Write the model with its scaling of numbers and its calibration as one ONNX file.
 
   codauc export runs/fraud-1 --onnx fraud.onnx""",
+    "plan": """before a run: rounds, bytes and hours on several workers
+Compute what data parallel training, NP-PPD-SG and CoDA with several periods would send
+and how long they would take over a given link, and suggest a command. Nothing is run.
+
+  codauc plan --workers 4 --parameters 1.1m --step-time 20ms --bandwidth 100mbit
+  codauc plan --workers 16 --model resnet50 --image-size 64 --measure --bandwidth 1gbit""",
     "reproduce": """the paper's figures and tables, from your own runs
 Run what a figure or a table of the paper needs, side by side, and draw it. Give the
 same command again to resume after an interruption; finished runs are not repeated.
@@ -120,7 +126,25 @@ def parsers(*, full: bool = False) -> tuple[Parser, dict[str, Parser]]:
     for each in declared(DemoSettings):
         add_setting(commands["demo"], each, each.name)
     _using_runs(commands)
+    _plan(commands["plan"])
     return top, commands
+
+
+def _plan(parser: Parser) -> None:
+    """Options of a plan."""
+    _add(parser, "--workers", "how many workers", "K", type=int, required=True)
+    _add(parser, "--parameters", "trained parameters, such as 1100000 or 1.1m", "N")
+    _add(parser, "--model", "a network by name, in place of --parameters", "NAME")
+    _add(parser, "--image-size", "pixels of its images (default: 32)", "N", type=int, default=32)
+    _add(parser, "--batch-size", "samples per step, for --measure (default: 32)", "N", type=int,
+         default=32)  # fmt: skip
+    _add(parser, "--step-time", "seconds of one step, such as 20ms", "TIME")
+    _add(parser, "--measure", "measure a step of --model on this machine instead")
+    _add(parser, "--bandwidth", "of each worker's link (default: 100mbit)", "RATE",
+         default="100mbit")  # fmt: skip
+    _add(parser, "--latency", "of each message (default: 1ms)", "TIME", default="1ms")
+    _add(parser, "--steps", "steps of the run (default: 4000)", "N", type=int, default=4000)
+    _add(parser, *_JSON)
 
 
 _TRUST = ("--trust-config", "import the network that the settings file or the run names as "
