@@ -100,9 +100,9 @@ def test_cycles_are_those_of_the_calendar(part):
     march = times - pd.Timedelta(days=59)
     expected = {
         "hour": (times.hour + times.minute / 60) / 24,
-        "weekday": times.weekday / 7,
+        "weekday": times.day_of_week / 7,
         "month": (times.month - 1) / 12,
-        "day of year": march.dayofyear / 365.25,
+        "day of year": march.day_of_year / 365.25,
     }[part]
     apart = np.abs((place - expected.to_numpy() + 0.5) % 1 - 0.5)
     assert apart.max() < (1.6 / 365 if part == "day of year" else 1e-9)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from codauc.data.column_record import ColumnRecord
+from codauc.data.repeated_values import Examined
 from codauc.data.shards import ShardCount
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ class Part:
     every worker's samples and positives, if all have labels. `encoder` is that of a table or an
     array, and `columns` says of a table's training part how each column was read. `fingerprint` is
     a number of this worker's inputs as they were read; its sum over all workers, modulo 2**64,
-    differs for different data.
+    differs for different data. `examined` is what hints are made of.
     """
 
     x: Any
@@ -32,6 +33,7 @@ class Part:
     counts: list[ShardCount]
     encoder: Encoder | None = field(default=None, repr=False)
     fingerprint: int = field(default=0, repr=False)
+    examined: Examined | None = field(default=None, repr=False)
     columns: tuple[ColumnRecord, ...] = field(default=(), repr=False)
 
     @property
@@ -63,6 +65,7 @@ class DataSet:
     negative: tuple[str, ...]
     shape: tuple[int, ...] = ()  # of an image: channels, height, width
     watch: str = "validation"
+    hints: tuple[str, ...] = ()  # what is doubtful of the data, and what to do about it
 
     @staticmethod
     def of_table(

@@ -17,10 +17,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from codauc.data.fingerprint import row_marks, total
+from codauc.data.repeated_values import Examiner
 from codauc.data.rows import Rows, rows_in_block
 from codauc.data.shards import block_shards, even_shards
 from codauc.data.tables.column_roles import LARGE, TableRequest, same_columns
-from codauc.data.tables.column_statistics import Moments, Summary, Traits
+from codauc.data.tables.column_statistics import Floats, Moments, Summary, Traits
 from codauc.data.tables.columnar_files import rows_at_a_time
 from codauc.data.tables.described_columns import Written
 from codauc.data.tables.encoder import Columns, Encoder
@@ -86,9 +87,13 @@ class FromArray:
         codes = labels.add_array(np.asarray(self.labels[1]), np.arange(len(self.array)))
         return labels, torch.from_numpy(codes)
 
-    def silos(self, name: str) -> Integers:
-        """An array has no column of silos."""
-        raise ValueError(f"silo={name!r} with {self.path}: expected a table, with such a column.")
+    def codes(self, name: str, what: str) -> Integers:
+        """An array has no columns with names."""
+        raise ValueError(f"{what}={name!r} with {self.path}: expected a table, with such a column.")
+
+    def numbers(self, name: str, what: str) -> Floats:
+        """An array has no columns with names."""
+        raise ValueError(f"{what}={name!r} with {self.path}: expected a table, with such a column.")
 
     def even(self, rank: int, workers: int, encoder: Encoder | None) -> Pass:
         """Blocks of its own if the array is large, else any rows."""
@@ -111,6 +116,7 @@ class FromArray:
         array, path, options = self.array, self.path, self.options
         numbers = torch.arange(len(array)) if rows is None else rows
         moments, done, fingerprint = Moments(array.shape[1]), 0, 0
+        examiner = Examiner(()) if options.examine else None
         for places, part in self._parts(numbers):
             flat = np.moveaxis(part, 1, -1).reshape(-1, part.shape[1]).astype(np.float64)
             each = np.repeat(places, len(flat) // len(places))
@@ -120,12 +126,17 @@ class FromArray:
             if encoder is not None:
                 check_far(path, encoder, flat, each)
             moments.add(flat)
-            fingerprint += total(places, row_marks(part))
+            marks = row_marks(part)
+            fingerprint += total(places, marks)
+            if examiner is not None:
+                first = examiner.wanted(places)
+                examiner.add(marks[:first], np.empty((first, 0)), ())
             done += len(part)
             if options.progress is not None:
                 options.progress(done)
         summary = Summary(len(numbers), moments, traits=Traits(array.shape[1]))
         found = Pass(numbers, summary, fingerprint, partial(self._encoded, rows, numbers))
+        found.examiner = examiner
         if self.labels is not None:
             name, values = self.labels
             found.labels, places = Labels(path, name), numbers.numpy()

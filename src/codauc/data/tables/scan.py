@@ -12,7 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from codauc.data.fingerprint import add_texts, row_marks, total
+from codauc.data.fingerprint import Marks, add_texts, row_marks, total
+from codauc.data.repeated_values import Examiner
 from codauc.data.rows import Rows
 from codauc.data.tables.column_roles import TableRequest
 from codauc.data.tables.column_statistics import Floats, Summary, Value
@@ -37,6 +38,7 @@ class Pass:
     encoded: Callable[[Encoder], Rows | Tensor]  # the rows as inputs
     labels: Labels | None = None
     codes: Tensor | None = None  # which of the labels each row has
+    examiner: Examiner | None = None
     examples: dict[str, tuple[str, ...]] = field(default_factory=dict)  # values of the columns
 
 
@@ -59,6 +61,8 @@ def scan_table(
     """The pass over rows of a table, which are packed."""
     path, target = table.path, columns.target
     packer = Packer(columns, request, encoder)
+    if request.examine:
+        packer.examiner = Examiner(columns.numbers, columns.categories, columns.times)
     labels = None if target is None else Labels(path, target)
     known: list[dict[Any, int]] = [{} for _ in columns.categories]
     rows, codes, fingerprint = list[Tensor](), list[Tensor](), 0
@@ -82,6 +86,7 @@ def scan_table(
         packer.encoded,
         labels,
         torch.cat(codes) if codes else None,
+        packer.examiner,
         examples,
     )
 
@@ -95,7 +100,8 @@ def _pack(
     known: list[dict[Any, int]],
 ) -> int:
     """Pack a batch; returns its fingerprint. `known` are numbers of texts that came before."""
-    nan, texts = packer.request.nan, []
+    nan, texts, examiner, ids = packer.request.nan, [], packer.examiner, list[Marks]()
+    first = 0 if examiner is None else examiner.wanted(rows)
     numbers = _numbers_of(path, columns.numbers, batch, rows, nan)
     if packer.encoder is not None:
         check_far(path, packer.encoder, numbers, rows)
@@ -106,8 +112,13 @@ def _pack(
             column = _without_nan(path, name, column, rows, nan)
         found = texts_of(column, numeric=name in columns.numeric)
         texts.append(vocabulary.encode(*found))
-        add_texts(marks, i, *found, {} if vocabulary.full else known[i])
+        seen = {} if vocabulary.full else known[i]
+        add_texts(marks, i, *found, seen)
+        if first:
+            ids.append(np.array([seen[v] for v in found[0]], np.uint64)[found[1][:first]])
     packer.add(_with_cycles(numbers, columns), texts)
+    if examiner is not None:
+        examiner.add(marks[:first], numbers[:first], ids)
     return total(rows, marks)
 
 
@@ -189,6 +200,20 @@ def targets_of(path: str, name: str, column: Any, rows: Integers) -> tuple[list[
             "expected one in every row: fill it in, or leave the row out."
         )
     return values[:-1], which
+
+
+def filled_numbers(path: str, name: str, what: str, column: Any, rows: Integers) -> Floats:
+    """The numbers of a column, or its dates as numbers; all are there and finite."""
+    values = _as_floats(column).astype(np.float64)
+    bad = ~np.isfinite(values)
+    if bad.any():
+        at = int(bad.argmax())
+        got = "infinite" if np.isinf(values[at]) else "missing"
+        raise ValueError(
+            f"{path}, column {name!r}, row {int(rows[at])}: the {what} is {got}; expected one in "
+            "every row: fill it in, or leave the row out."
+        )
+    return values
 
 
 def _without_nan(path: str, name: str, column: Any, rows: Integers, nan: str) -> Any:
