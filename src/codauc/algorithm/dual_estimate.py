@@ -69,6 +69,9 @@ class DualEstimate:
         trained = self.opt.trained
         if self.dual == "mean":
             sums, counts = sums / counts.clamp(min=1), counts.clamp(max=1)
+        else:  # every worker counts as much, however often it drew for a rare class
+            total = counts.sum(0).clamp(min=1)
+            sums, counts = sums / total, counts / total
         statistics = trained.statistics
         parts = [sums.flatten(), counts.flatten(), *(tensor.flatten() for tensor in statistics)]
         message = torch.cat([part.to(trained.dtype) for part in parts])

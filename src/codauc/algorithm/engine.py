@@ -159,10 +159,11 @@ class CoDA(RoundControls):
         again = self.current is not None
         if not again:
             self.opt.begin_stage(stage.lr)
-            self.averager.lay_out()
             self.current, self.closed = stage, False
             self.schedule.synced_at = self.schedule.inner_at = 0
         self._compare(stage, again=again)
+        if not again:
+            self.averager.lay_out()
         if stage.local_every is not None:
             self.averager.inner = self.group.machine()
         self._modules = list(self.opt.model.modules())  # a walk that is too long for every step
@@ -184,7 +185,8 @@ class CoDA(RoundControls):
             first_look(self.opt.loss, self.group, batches, self.forward.labels)
             self.make_up()  # a round that failed or was interrupted
             yield from local_steps(self, stage.steps, batches)
-        self._close(stage, batches)
+        if self.current is not None:  # it may have been ended inside the loop
+            self._close(stage, batches)
 
     def _compare(self, stage: Stage, *, again: bool = True) -> None:
         # Steps since the last round may differ: each worker saves and goes on where it is.
@@ -192,6 +194,7 @@ class CoDA(RoundControls):
             "checkpoint" if again else "start",  # who goes on has not sent more in order to train
             stage=asdict(stage),
             tensors={name: " ".join(rest) for name, *rest in self.opt.trained.layout()},
+            step_sizes=[float(group["lr"]) for group in self.opt.param_groups],
             last_round=self.schedule.synced_at,
             closed=self.closed,
         )
@@ -267,6 +270,7 @@ class CoDA(RoundControls):
         self.group.ledger.load_state_dict(saved.ledger)
         set_random_state(saved.streams)
         self.current, self.stages_done, self.closed = saved.stage, saved.stages_done, saved.closed
+        self.loop, self._driven, self._ending = None, False, None
         self.schedule.synced_at, self.schedule.inner_at = saved.synced_at, saved.inner_at
 
 

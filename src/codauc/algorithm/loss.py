@@ -9,20 +9,19 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from codauc._internal.checks import choice, known_arguments, real, warn
+from codauc._internal.checks import choice, known_arguments, real
 from codauc.algorithm.closed_form import ClosedForm, Given, are_readable
 from codauc.algorithm.inner_steps import BatchMeans, InnerVariables
 from codauc.algorithm.loss_checks import (
+    MisuseCheck,
     aligned,
     check_values,
     checked_ratios,
     checked_tasks,
-    ends_with_sigmoid,
 )
 from codauc.algorithm.objective import positives
 
 LINKS = ("sigmoid", "identity")
-_FIRST_BATCHES = 10  # of training, after which misuses are looked for, once
 
 
 class MinMaxAUCLoss(nn.Module):
@@ -83,7 +82,7 @@ class MinMaxAUCLoss(nn.Module):
         self.validate = validate
         self._checked = False
         self.has_optimizer = False  # whether a PPDSG or PPDAdam moves a, b and alpha
-        self._batches = 0  # of training, as far as `_look_for_misuse` counts
+        self._misuse = MisuseCheck()
         self.one_class_told = False  # whether a shard without a class was reported
         self.ratio_told = False  # whether a doubtful pos_ratio was reported
         self._ratio_cache: Tensor | None = None
@@ -101,7 +100,7 @@ class MinMaxAUCLoss(nn.Module):
 
     @torch.inference_mode(False)
     def _new_sums(self) -> Tensor:
-        return self.a.new_zeros(self.tasks, 4, requires_grad=True)
+        return self.a.new_zeros(self.tasks, 5, requires_grad=True)
 
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
         """F over the batch, a scalar; in training mode, with gradients, the labels are counted."""
@@ -136,8 +135,7 @@ class MinMaxAUCLoss(nn.Module):
         numbers, count = self.reads_numbers(logits, labels), positive.sum(0)
         share: Any = count.item() if numbers else count
         if self.training and torch.is_grad_enabled():  # validation is not training data
-            if self._batches < _FIRST_BATCHES:
-                self._look_for_misuse(logits)
+            self._misuse.look(logits, self.link, has_optimizer=self.has_optimizer)
             self.seen.add_(
                 torch.tensor([[share], [size - share]])
                 if numbers
@@ -147,27 +145,12 @@ class MinMaxAUCLoss(nn.Module):
         inner = self.inner(numbers=numbers)
         return Given(marks, share, self.ratio(numbers=numbers), inner, self.margin, self.link)
 
-    def _look_for_misuse(self, logits: Tensor) -> None:
-        """Warn of what would otherwise train something else in silence."""
-        self._batches += 1
-        if self._batches == 1 and self.link == "sigmoid" and ends_with_sigmoid(logits):
-            warn(
-                "the logits come from a sigmoid or softmax: expected raw logits, the sigmoid is "
-                "the loss's own; leave out the model's."
-            )
-        if self._batches == _FIRST_BATCHES and not self.has_optimizer:
-            warn(
-                f"{_FIRST_BATCHES} batches and no PPDSG or PPDAdam made with this loss: another "
-                "optimizer moves the weights alone, and a, b and alpha stay as they are; use "
-                "opt = codauc.PPDAdam(model, loss)."
-            )
-
     @property
     def sums(self) -> Tensor:
-        """The tensor [tasks, 4] whose gradient is what a, b and alpha need of the batches.
+        """The tensor [tasks, 5] whose gradient is what a, b and alpha need of the batches.
 
-        Means over a batch of [+], [-], h[+] and h[-], times the scale of the loss, added up over
-        the backward passes since the last step. Its own values are zero and mean nothing.
+        Means over a batch of [+], [-], h[+] and h[-], and 1, times the scale of the loss, added up
+        over the backward passes since the last step. Its own values are zero and mean nothing.
         """
         kept, own = self._sums, self.a
         if kept.dtype != own.dtype or kept.device != own.device:
@@ -177,17 +160,24 @@ class MinMaxAUCLoss(nn.Module):
     def batch_means(self) -> BatchMeans:
         """Means of [+], [-], h[+] and h[-] over the batches since the last step.
 
-        With several backward passes they add up. They are numbers where these can be read.
+        They do not depend on what the loss was multiplied by before `backward()`. All are zero
+        after `cross_entropy`. They are numbers where these can be read.
 
         >>> loss = MinMaxAUCLoss(pos_ratio=0.5)
-        >>> loss(torch.zeros(2), torch.tensor([0, 1])).backward()
+        >>> (8 * loss(torch.zeros(2), torch.tensor([0, 1]))).backward()
         >>> loss.batch_means()
         BatchMeans(positive=0.5, negative=0.5, up=0.25, down=0.25)
         """
         found = self.sums.grad
         if found is None:
             raise RuntimeError("no backward() since the last step: there are no means.")
-        return BatchMeans(*(found[0].tolist() if self.reads_numbers(found) else found.t()))
+        if self.reads_numbers(found):
+            *numbers, scale = found[0].tolist()
+            return BatchMeans(*(number / scale if scale else 0.0 for number in numbers))
+        scales = found[:, 4]
+        return BatchMeans(
+            *found.t()[:4] / torch.where(scales == 0, torch.ones_like(scales), scales)
+        )
 
     def reads_numbers(self, *tensors: Tensor) -> bool:
         """Whether a step works with numbers: one task, values that cost nothing to read."""

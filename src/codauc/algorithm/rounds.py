@@ -66,14 +66,12 @@ class Averager:
     def lay_out(self) -> None:
         """Before a stage: make the message anew if other tensors are trained now.
 
-        They are equal on all workers, as all of the model is at the start.
+        All workers take them from worker 0, as at the start.
         """
         if self.message.layout != self.opt.trained.layout():
             self.message.lay_out()
             self.encoding, self.before, self.inner_message = self._new_encoding(), None, None
-            if self.group.size > 1:
-                self.opt.trained.pack(self.message.state)
-                self.encoding.reset(self.message.vector)
+            self.same_everywhere()
 
     @torch.no_grad()
     def start(self, **settings: Any) -> None:
