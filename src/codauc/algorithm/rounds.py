@@ -37,7 +37,9 @@ def _observed(method: Method) -> Method:
 
 
 class Averager:
-    """Averages v, alpha, BatchNorm statistics and label counts over the group, in one collective.
+    """Averages v, alpha and BatchNorm statistics over the group, in one collective.
+
+    Label counts, requests and seconds travel with them (`RoundMessage`).
 
     The message is a copy, so that a collective that fails leaves the worker as it was. `compress`
     sends weights in fewer bytes. If one worker's numbers are not finite, no worker takes the
