@@ -38,6 +38,7 @@ CHECKPOINTS = "checkpoints"
 MODEL, SCORES, REPORT = "model.safetensors", "test_scores.npz", "report.html"
 PROFILE, TRACE = "profile.json", "trace.json"
 IMPORTANCE, MISTAKES = "importance.json", "mistakes.json"
+BASELINES = "baselines.json"
 LOCK = ".lock"
 
 
@@ -135,7 +136,7 @@ class RunFolder:
 
     def remove_results(self, *more: str) -> None:
         """Remove the results of an earlier end."""
-        for name in (SUMMARY, SCORES, REPORT, PROFILE, TRACE, IMPORTANCE, MISTAKES, *more):
+        for name in (SUMMARY, SCORES, REPORT, PROFILE, TRACE, IMPORTANCE, MISTAKES, BASELINES, *more):
             (self / name).unlink(missing_ok=True)
 
     @contextmanager
