@@ -17,11 +17,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from codauc.data.fingerprint import row_marks, total
+from codauc.data.repeated_values import Examiner
 from codauc.data.rows import Rows, rows_in_block
 from codauc.data.shards import block_shards, even_shards
 from codauc.data.tables.column_roles import LARGE, TableRequest, same_columns
-from codauc.data.tables.column_statistics import Floats, Moments, Summary
+from codauc.data.tables.column_statistics import Floats, Moments, Summary, Traits
 from codauc.data.tables.columnar_files import rows_at_a_time
+from codauc.data.tables.described_columns import Written
 from codauc.data.tables.encoder import Columns, Encoder
 from codauc.data.tables.labels import Integers, Labels
 from codauc.data.tables.packed_rows import Coder, EncodedRows
@@ -53,6 +55,8 @@ _BROKEN = (
 class FromArray:
     """An array of features or images, and one of labels with its name."""
 
+    selects = False  # an array is taken whole
+
     def __init__(
         self, path: str, array: Array, labels: tuple[str, Array] | None, options: TableRequest
     ):
@@ -71,6 +75,10 @@ class FromArray:
         self.columns = Columns(names, (), None if labels is None else labels[0])
         if options.encoder is not None:
             same_columns(path, options.encoder, self.columns, self.shape)
+
+    def written(self, examples: dict[str, tuple[str, ...]]) -> Written:
+        """An array has nothing but its values."""
+        return Written(examples=examples)
 
     def targets(self) -> tuple[Labels, Tensor]:
         """From the array of labels."""
@@ -108,6 +116,7 @@ class FromArray:
         array, path, options = self.array, self.path, self.options
         numbers = torch.arange(len(array)) if rows is None else rows
         moments, done, fingerprint = Moments(array.shape[1]), 0, 0
+        examiner = Examiner(()) if options.examine else None
         for places, part in self._parts(numbers):
             flat = np.moveaxis(part, 1, -1).reshape(-1, part.shape[1]).astype(np.float64)
             each = np.repeat(places, len(flat) // len(places))
@@ -117,12 +126,17 @@ class FromArray:
             if encoder is not None:
                 check_far(path, encoder, flat, each)
             moments.add(flat)
-            fingerprint += total(places, row_marks(part))
+            marks = row_marks(part)
+            fingerprint += total(places, marks)
+            if examiner is not None:
+                first = examiner.wanted(places)
+                examiner.add(marks[:first], np.empty((first, 0)), ())
             done += len(part)
             if options.progress is not None:
                 options.progress(done)
-        summary = Summary(len(numbers), moments)
+        summary = Summary(len(numbers), moments, traits=Traits(array.shape[1]))
         found = Pass(numbers, summary, fingerprint, partial(self._encoded, rows, numbers))
+        found.examiner = examiner
         if self.labels is not None:
             name, values = self.labels
             found.labels, places = Labels(path, name), numbers.numpy()
