@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from codauc._internal.formats import digits
 from codauc._internal.progress import note
 from codauc.data.dataset import DataSet
 from codauc.data.opening import open_data
@@ -15,6 +16,7 @@ from codauc.metrics.calibration import average_precision
 from codauc.report.comparison import against
 from codauc.report.run_page import page
 from codauc.reproduce.other_libraries import OTHER_MODELS, Fitted, OtherModel, Sides, sides_of
+from codauc.reproduce.study_results import estimate
 from codauc.runs.directory import BASELINES, REPORT, SUMMARY, RunFolder
 from codauc.runs.settings import Recipe, RunSettings
 from codauc.training.build import resolve_settings
@@ -79,11 +81,15 @@ class Baselines:
         for name, each in ways(settings).items():
             self._say(f"{name}:")
             networks.append(self.out / name)
-            options = {"resume": self.resume, "overwrite": self.overwrite, "quiet": self.quiet}
-            if not train(each, networks[-1], **options).get("finished"):
-                return [*others, *networks]
+            if not self._train(each, networks[-1]).get("finished"):
+                break
             self._compare(networks[-1], others)
-        return [*networks[:1], *others, *networks[1:]]
+        first, *rest = networks
+        return [first, *others, *rest] if rest else [*others, first]
+
+    def _train(self, settings: RunSettings, out: Path) -> dict[str, Any]:
+        resume, overwrite = self.resume, self.overwrite
+        return train(settings, out, resume=resume, overwrite=overwrite, quiet=self.quiet)
 
     def _say(self, text: str) -> None:
         if not self.quiet:
@@ -104,6 +110,9 @@ class Baselines:
                     fitted = model.fitted(sides, self.settings.seed)
                 except (ImportError, OSError) as error:
                     note(model.missing(error))
+                    continue
+                except Exception as error:  # of a library: it does not end the comparison
+                    note(f"{model.title} is left out, it failed: {type(error).__name__}: {error}")
                     continue
                 self._write(folder, model, fitted, opened, sides)
             yield folder.path
@@ -127,6 +136,30 @@ class Baselines:
             found = against(folder, [RunFolder(other) for other in others])
             folder.write_json(BASELINES, {"models": found})
             folder.write(REPORT, page(folder))
+
+
+SEEDS_HEADER = ["model", "test AUC", "AUC - first (95% interval)", "AP", "seconds"]
+
+
+def seed_rows(seeds: Sequence[Sequence[Path]]) -> list[list[str]]:
+    """A row of means over seeds for each model that every seed has; differences are paired.
+
+    Each seed has splits of its own, so the interval (Student's t) is also that of other splits.
+    """
+    found = [{path.name: RunFolder(path).summary() for path in paths} for paths in seeds]
+    common = [path.name for path in seeds[0] if all(path.name in each for each in found)]
+    rows = []
+    for name in common:
+
+        def values(field: str, name: str = name) -> list[float]:
+            return [float(each[name][field]) for each in found]
+
+        aucs, firsts = values("test_auc"), values("test_auc", common[0])
+        gap = estimate([a - b for a, b in zip(aucs, firsts, strict=True)]).text("+.4f")
+        means = [estimate(values(field)).mean for field in ("average_precision", "seconds")]
+        cells = [f"{estimate(aucs).mean:.4f}", "" if name == common[0] else gap]
+        rows.append([name, *cells, f"{means[0]:.4f}", digits(means[1], 3)])
+    return rows
 
 
 def _not_applicable(opened: DataSet, settings: RunSettings) -> str:

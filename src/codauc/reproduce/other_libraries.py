@@ -14,6 +14,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -155,7 +156,10 @@ def _histogram(library: Any, sides: Sides, seed: int) -> tuple[Callable[[Matrix]
     else:
         known["early_stopping"] = False
     model = kind(**known).fit(*sides.train, **given)
-    return model.decision_function, int(model.n_iter_)
+    best = int(model.n_iter_)
+    if sides.validation is not None:  # those after the best are kept, but not used
+        best = max(1, int(np.argmax(model.validation_score_)))
+    return lambda x: next(islice(model.staged_decision_function(x), best - 1, None)), best
 
 
 def _lightgbm(library: Any, sides: Sides, seed: int) -> tuple[Callable[[Matrix], Any], int]:

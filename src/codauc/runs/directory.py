@@ -41,6 +41,7 @@ PROFILE, TRACE = "profile.json", "trace.json"
 COLUMNS = "columns.json"
 IMPORTANCE, MISTAKES = "importance.json", "mistakes.json"
 BASELINES = "baselines.json"
+_RESULTS = (SUMMARY, SCORES, REPORT, PROFILE, TRACE, IMPORTANCE, MISTAKES, BASELINES)
 LOCK = ".lock"
 
 
@@ -138,7 +139,7 @@ class RunFolder:
 
     def remove_results(self, *more: str) -> None:
         """Remove the results of an earlier end."""
-        for name in (SUMMARY, SCORES, REPORT, PROFILE, TRACE, IMPORTANCE, MISTAKES, BASELINES, *more):
+        for name in (*_RESULTS, *more):
             (self / name).unlink(missing_ok=True)
 
     @contextmanager
