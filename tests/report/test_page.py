@@ -19,6 +19,7 @@ PLOTS = [
     "ROC curve of the test set",
     "Precision and recall of the test set",
     "Scores of the test set",
+    "Calibration",
     "Validation AUC against iterations",
     "Validation AUC against rounds",
     "Validation AUC against bytes sent",
@@ -259,6 +260,42 @@ def test_odd_scores(make_run, kind):
     reader = checked(text)
     assert ("not numbers" in reader.text) == ("nan" in kind)
     assert ("ROC curve of the test set" in titles(text)) == (kind != "all nan")
+
+
+def test_scores_of_rare_positives_do_not_collapse_at_zero(make_run):
+    """The histogram is on the scale of log-odds: probabilities under 3% fill more than one bar."""
+    rng = np.random.default_rng(0)
+    labels = rng.random(20_000) < 0.01
+    run = make_run()
+    run.write_scores(rng.normal(-6.0, 1.0, 20_000) + 2 * labels, labels)
+    chart = chart_of(page(run), "Scores of the test set")
+    assert {"0.1%", "1%"} <= set(re.findall(r">([\d.]+%)</text>", chart))
+    heights = re.findall(r"negatives: ([\d.e-]+) at", chart)
+    assert sum(float(height) > 1 for height in heights) > 10
+
+
+def chart_of(text, title):
+    return next(c for c in re.findall(r"<svg.*?</svg>", text, re.S) if f"<title>{title}<" in c)
+
+
+@pytest.mark.parametrize(
+    ("calibration", "said"),
+    [
+        ({"scale": 0.7, "shift": -1.0}, "were calibrated on the validation set"),
+        ({"scale": 1.0, "shift": 0.0}, "were not calibrated"),
+        ("odd", "not recorded"),
+    ],
+)
+def test_the_calibration_card_says_whether_scores_were_calibrated(make_run, calibration, said):
+    assert said in checked(page(make_run(summary={"calibration": calibration}))).text
+
+
+def test_a_test_auc_over_0_999_is_called_unusual_with_what_to_check(make_run):
+    said = checked(page(make_run(summary={"test_auc": 0.99951}))).text
+    assert "is unusual" in said
+    assert "--drop" in said
+    assert "--group" in said
+    assert "unusual" not in checked(page(make_run("other", summary={"test_auc": 0.998}))).text
 
 
 @pytest.mark.parametrize("n", [0, 1, 10])

@@ -20,7 +20,7 @@ from codauc._internal.terminal import printable, printable_lines
 from codauc._internal.text_table import table
 from codauc.cli.setting_options import settings_of
 from codauc.report.comparison import comparison_page, comparison_rows
-from codauc.report.run_page import FEW_POSITIVES, page
+from codauc.report.run_page import FEW_POSITIVES, page, too_good
 from codauc.runs.directory import MODEL, PROFILE, REPORT, SUMMARY, RunFolder
 from codauc.runs.settings import CONFIG, RunSettings
 
@@ -110,6 +110,8 @@ def _result(summary: dict[str, Any]) -> list[str]:
     lines = [printable(f"Note: {note}") for note in summary["notes"]]
     if 0 < summary["test_positives"] < FEW_POSITIVES:
         lines.append(f"Note: only {summary['test_positives']} test positives: a wide interval.")
+    if doubt := too_good(summary["test_auc"]):
+        lines.append(f"Note: {doubt}")
     if summary["interrupted"]:
         lines.append(f"Interrupted after {summary['steps']} steps; the best model is kept.")
     if summary["test_auc"] is None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,7 +17,7 @@ from codauc.data.binary_labels import thin_negatives
 from codauc.data.data_settings import DataSettings
 from codauc.data.dataset import DataSet, Part
 from codauc.data.fingerprint import Marks, file_marks, row_marks, total
-from codauc.data.image_folders import SUFFIXES
+from codauc.data.image_folders import SUFFIXES, image_groups
 from codauc.data.image_sources import (
     SAMPLE,
     NamedImages,
@@ -48,9 +49,8 @@ def open_data(
         settings = replace(settings, source=settings.source.replace("{rank}", str(group.rank)))
     if together(group, lambda: _is_table(settings), "start"):
         found = _open_table(settings, group, seed, progress)
-    elif settings.silo or settings.own:
-        name = "silo" if settings.silo else "own"
-        raise ValueError(f"{name} with images: expected a table; leave it out.")
+    elif refused := _only_of_tables(settings):
+        raise ValueError(f"{refused} with images: expected a table; leave it out.")
     else:
         found = _open_images(settings, group, seed)
     if settings.watch == "test" and found.test is None:
@@ -58,6 +58,13 @@ def open_data(
             f"watch=test: {settings.source} has no test set; expected test or test_fraction."
         )
     return found
+
+
+def _only_of_tables(settings: DataSettings) -> str | None:
+    """A setting that images do not have; a group they have if a table names them."""
+    group = settings.group if settings.images is None else None
+    asked = {"silo": settings.silo, "own": settings.own, "group": group, "time": settings.time}
+    return next((name for name, value in asked.items() if value), None)
 
 
 def open_whole(
@@ -120,9 +127,21 @@ def _no_such(path: Path) -> str:
 
 def _split(settings: DataSettings, seed: int, *, own_test: bool) -> Split | None:
     test = 0.0 if own_test else settings.test_fraction
+    by = settings.group or settings.time
+    if by and own_test:
+        raise ValueError(
+            f"{'group' if settings.group else 'time'}={by} with a test set of its own: expected "
+            "one data set, whose rows are all split by this column; leave out the test set "
+            "(test=FILE), or leave out the column."
+        )
     if not test and not settings.validation:
+        if by:
+            raise ValueError(
+                f"{'group' if settings.group else 'time'}={by} and nothing to hold out: expected "
+                "test_fraction or validation_fraction above 0; or leave it out."
+            )
         return None
-    return Split(test, settings.validation, seed)
+    return Split(test, settings.validation, seed, settings.group, settings.time)
 
 
 # What the settings of data and the request to read a table have in common.
@@ -180,7 +199,7 @@ def _open_images(settings: DataSettings, group: Group, seed: int) -> DataSet:
     labels = together(group, lambda: binary_labels(settings, train.y, classes), "start")
     compare(group, {"labels": labels, "source": len(train.x)}, torch.device("cpu"))
     split = _split(settings, seed, own_test=test is not None)
-    rows = {part: split.rows(labels, part) for part in PARTS} if split else {}
+    rows = _split_images(settings, split, labels, group) if split else {}
     if not split:
         rows["train"] = torch.arange(len(labels))
     kept = rows["train"][thin_negatives(labels[rows["train"]], settings.keep_negatives, seed)]
@@ -209,6 +228,17 @@ def _open_images(settings: DataSettings, group: Group, seed: int) -> DataSet:
         tuple(as_rows(parts["train"].x).gather(torch.tensor([0])).shape[1:]),
         settings.watch,
     )
+
+
+def _split_images(
+    settings: DataSettings, split: Split, labels: Tensor, group: Group
+) -> dict[str, Tensor]:
+    name = settings.group
+    if name is None:
+        return split.parts(labels)
+    table, column = settings.source, str(settings.file_column)
+    found = together(group, lambda: image_groups(table, column, name), "start")
+    return split.parts(labels, np.unique(found, return_inverse=True)[1].ravel())
 
 
 _being_read: WeakValueDictionary[DataSettings, NamedImages] = WeakValueDictionary()

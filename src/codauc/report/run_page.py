@@ -16,6 +16,7 @@ from codauc.report.test_set_cards import score_cards, threshold_card
 from codauc.runs.directory import RunFolder
 
 FEW_POSITIVES = 30
+SUSPICIOUS = 0.999  # a test AUC above it
 _Form = Callable[[float], str]
 
 
@@ -111,6 +112,22 @@ def meaning(auc: float) -> str:
     return f"A random positive scores above a random negative {often} (ties count half)."
 
 
+def too_good(auc: float | None) -> str:
+    """What to check where the test AUC is higher than honest data usually allow; else nothing.
+
+    >>> too_good(0.98), "unusual" in too_good(0.9995)
+    ('', True)
+    """
+    if auc is None or auc <= SUSPICIOUS:
+        return ""
+    return (
+        f"A test AUC of {formats.auc_text(auc)} is unusual. Check whether a column tells the label "
+        "itself, or is known only after it (leave it out with --drop COLUMN), and whether rows of "
+        "the same person, device or event are on both sides of the split (keep them together with "
+        "--group COLUMN)."
+    )
+
+
 def warnings(run: Material) -> Iterator[str]:
     """What a reader must know before believing the numbers."""
     if not run.summary:
@@ -119,6 +136,8 @@ def warnings(run: Material) -> Iterator[str]:
         yield "The run was interrupted: the numbers are those of the training so far."
     elif run.summary.get("finished") is False:
         yield "The run did not finish: the numbers are those of the training so far."
+    if doubt := too_good(run.value("test_auc")):
+        yield doubt
     positives = run.value("test_positives")
     if positives is not None and positives < FEW_POSITIVES:
         yield (

@@ -20,7 +20,7 @@ from codauc.data.fingerprint import row_marks, total
 from codauc.data.rows import Rows, rows_in_block
 from codauc.data.shards import block_shards, even_shards
 from codauc.data.tables.column_roles import LARGE, TableRequest, same_columns
-from codauc.data.tables.column_statistics import Moments, Summary
+from codauc.data.tables.column_statistics import Floats, Moments, Summary
 from codauc.data.tables.columnar_files import rows_at_a_time
 from codauc.data.tables.encoder import Columns, Encoder
 from codauc.data.tables.labels import Integers, Labels
@@ -84,9 +84,13 @@ class FromArray:
         codes = labels.add_array(np.asarray(self.labels[1]), np.arange(len(self.array)))
         return labels, torch.from_numpy(codes)
 
-    def silos(self, name: str) -> Integers:
-        """An array has no column of silos."""
-        raise ValueError(f"silo={name!r} with {self.path}: expected a table, with such a column.")
+    def codes(self, name: str, what: str) -> Integers:
+        """An array has no columns with names."""
+        raise ValueError(f"{what}={name!r} with {self.path}: expected a table, with such a column.")
+
+    def numbers(self, name: str, what: str) -> Floats:
+        """An array has no columns with names."""
+        raise ValueError(f"{what}={name!r} with {self.path}: expected a table, with such a column.")
 
     def even(self, rank: int, workers: int, encoder: Encoder | None) -> Pass:
         """Blocks of its own if the array is large, else any rows."""

@@ -68,11 +68,23 @@ class TableRequest:
         """Whether the labels of all rows must be known before a row is chosen."""
         return self.keep_negatives < 1 or self.skew is not None or self.split is not None
 
+    @property
+    def row_columns(self) -> list[str]:
+        """Columns that are read as they are, to choose rows: silo, group, time."""
+        by = None if self.split is None else self.split.by
+        return [name for name in (self.silo, by) if isinstance(name, str)]
+
+    @property
+    def no_inputs(self) -> list[str]:
+        """Those of them that are no inputs."""
+        time = None if self.split is None else self.split.time
+        return [name for name in self.row_columns if not isinstance(time, str) or name != time]
+
 
 def columns_of(table: TableSource, options: TableRequest) -> Columns:
     """Which columns are numbers, categories, the target and none of these."""
     kinds, path, encoder, target = table.kinds, table.path, options.encoder, options.target
-    named = [*options.drop, *options.categories, *([options.silo] if options.silo else [])]
+    named = [*options.drop, *options.categories, *options.row_columns]
     for name in [*named, *([target] if encoder is None else [])]:
         if name not in kinds:
             raise ValueError(no_column(path, str(name), list(kinds)))
@@ -82,7 +94,7 @@ def columns_of(table: TableSource, options: TableRequest) -> Columns:
                 f"{path}, column {name!r} holds dates: expected numbers or texts for a category; "
                 "write them as texts, or take them as the numbers they are."
             )
-    out = {*options.drop, target, options.silo}
+    out = {*options.drop, target, *options.no_inputs}
     if encoder is not None:
         out |= {*encoder.dropped, encoder.target.name}
     used = {name: kind for name, kind in kinds.items() if name not in out}

@@ -162,13 +162,14 @@ class _Scan:
     group: Group
     labels: Tensor | None
     silos: Integers | None = None
+    split: dict[str, Tensor] = field(default_factory=dict)
     rows: dict[str, Tensor] = field(default_factory=dict)
 
     def read(self, part: str, encoder: Encoder | None) -> Pass:
         """The pass over a worker's rows of one part."""
         request, group, first = self.request, self.group, part == self.parts[0]
         if first and request.silo is not None:
-            self.silos = self.opened.silos(request.silo)
+            self.silos = self.opened.codes(request.silo, "silo")
         if first and (self.labels is not None or self.silos is not None):
             self.rows = {name: self._chosen(name) for name in self.parts}
         if self.rows:
@@ -191,7 +192,8 @@ class _Scan:
         request, labels, group = self.request, self.labels, self.group
         kept = torch.arange(len(self.silos) if labels is None else len(labels))  # type: ignore[arg-type]
         if labels is not None and request.split is not None:
-            kept = request.split.rows(labels, part)
+            self.split = self.split or _split_rows(self.opened, request.split, labels)
+            kept = self.split[part]
         keep = request.keep_negatives if part == "train" else 1.0
         # a file of a worker's own may lack negatives
         if labels is not None and keep < 1 and not labels[kept].all():
@@ -205,6 +207,15 @@ class _Scan:
         else:
             shards = even_shards(len(kept), group.size, request.seed)
         return kept[shards[group.rank]].sort().values
+
+
+def _split_rows(opened: RowSource, split: Split, labels: Tensor) -> dict[str, Tensor]:
+    """The rows of each part of a split."""
+    if not isinstance(split.by, str):
+        return split.parts(labels)
+    if split.time is None:
+        return split.parts(labels, opened.codes(split.by, "group"))
+    return split.parts(labels, opened.numbers(split.by, "time"))
 
 
 def _labels(opened: RowSource, group: Group, request: TableRequest) -> Tensor:

@@ -181,6 +181,20 @@ def targets_of(path: str, name: str, column: Any, rows: Integers) -> tuple[list[
     return values[:-1], which
 
 
+def filled_numbers(path: str, name: str, what: str, column: Any, rows: Integers) -> Floats:
+    """The numbers of a column, or its dates as numbers; all are there and finite."""
+    values = _as_floats(column).astype(np.float64)
+    bad = ~np.isfinite(values)
+    if bad.any():
+        at = int(bad.argmax())
+        got = "infinite" if np.isinf(values[at]) else "missing"
+        raise ValueError(
+            f"{path}, column {name!r}, row {int(rows[at])}: the {what} is {got}; expected one in "
+            "every row: fill it in, or leave the row out."
+        )
+    return values
+
+
 def _without_nan(path: str, name: str, column: Any, rows: Integers, nan: str) -> Any:
     """A column of numbers that are taken for texts, with NaN refused or made missing."""
     pa, pc = arrow(), arrow("pyarrow.compute")

@@ -16,6 +16,7 @@ from codauc._internal.files import regular_file
 from codauc.data.shards import block_shards, dealt
 from codauc.data.tables.arrays import Array, FromArray, open_array, open_arrays
 from codauc.data.tables.column_roles import LARGE, TableRequest, columns_of, no_column
+from codauc.data.tables.column_statistics import Floats
 from codauc.data.tables.columnar_files import (
     ArrowTable,
     MemoryTable,
@@ -37,7 +38,14 @@ from codauc.data.tables.row_selection import (
     one_of,
     within,
 )
-from codauc.data.tables.scan import Pass, check_count, scan_table, targets_of, texts_of
+from codauc.data.tables.scan import (
+    Pass,
+    check_count,
+    filled_numbers,
+    scan_table,
+    targets_of,
+    texts_of,
+)
 from codauc.data.tables.sparse_arrays import SparseArray, is_sparse
 
 _PARQUET, _ARROW, _CSV = (
@@ -58,7 +66,7 @@ class FromTable:
     def __init__(self, table: TableSource, options: TableRequest) -> None:
         self.table, self.path, self.options = table, table.path, options
         self.columns = columns = columns_of(table, options)
-        named = [*columns.inputs_and_target, *([options.silo] if options.silo else [])]
+        named = [*columns.inputs_and_target, *options.row_columns]
         self.size: Any = table.blocks or table.bytes  # differs where workers have other data
         self.shape: tuple[int, ...] = ()  # of an image
         self._used = list(dict.fromkeys(named))
@@ -74,20 +82,33 @@ class FromTable:
             codes.append(torch.from_numpy(labels.add(*found)))
         return labels, torch.cat(codes)
 
-    def silos(self, name: str) -> Integers:
-        """To which silo each row belongs, in the order of the silos' names."""
+    def codes(self, name: str, what: str) -> Integers:
+        """To which value of a column each row belongs, in the order of the values' texts."""
         found, codes = Vocabulary(), []
         for rows, batch in self._column(name):
             values, which = texts_of(batch.column(0))
             if None in [values[i] for i in np.unique(which)]:
                 at = int((which == len(values) - 1).argmax())
                 raise ValueError(
-                    f"{self.path}, column {name!r}, row {int(rows[at])}: the silo is missing; "
-                    "expected one in every row."
+                    f"{self.path}, column {name!r}, row {int(rows[at])}: the {what} is missing; "
+                    "expected one in every row: fill it in, or leave the row out."
                 )
             codes.append(found.encode(values, which))
         names = np.array([str(value) for value in found.codes])
         return names.argsort().argsort()[np.concatenate(codes)]
+
+    def numbers(self, name: str, what: str) -> Floats:
+        """The numbers, or dates as numbers, in a column of all rows; none may be missing."""
+        if self.table.kinds[name] not in ("number", "time"):
+            raise ValueError(
+                f"{self.path}, column {name!r} holds texts: expected numbers"
+                f"{' or dates' if what == 'time' else ''} for the {what}; name another column."
+            )
+        found = [
+            filled_numbers(self.path, name, what, batch.column(0), rows)
+            for rows, batch in self._column(name)
+        ]
+        return np.concatenate(found)
 
     def _column(self, name: str) -> NumberedBatches:
         """All rows of one column; a small file without blocks is kept for the passes to come."""
@@ -199,6 +220,8 @@ def _known_kinds(options: TableRequest) -> dict[str, str]:
     if encoder is not None:
         kinds |= encoder.kinds()
         kinds[encoder.target.name] = "category"
+    if options.split is not None and isinstance(options.split.group, str):
+        kinds[options.split.group] = "category"
     if isinstance(options.target, str):  # labels are texts: 01 and 1 are two
         kinds[options.target] = "category"
     return kinds
