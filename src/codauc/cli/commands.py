@@ -18,7 +18,7 @@ from codauc._internal.files import whole_file
 from codauc._internal.imports import imported_class, importing_from_here, is_import_path
 from codauc._internal.terminal import printable, printable_lines
 from codauc._internal.text_table import table
-from codauc.cli.setting_options import settings_of
+from codauc.cli.setting_options import in_options, settings_of, settings_with_options
 from codauc.report.comparison import comparison_page, comparison_rows
 from codauc.report.run_page import FEW_POSITIVES, page, too_good
 from codauc.runs.directory import MODEL, PROFILE, REPORT, SUMMARY, RunFolder
@@ -107,7 +107,8 @@ def _callback(path: str) -> Any:
 
 
 def _result(summary: dict[str, Any]) -> list[str]:
-    lines = [printable(f"Note: {note}") for note in summary["notes"]]
+    known = [each.option for _, each in settings_with_options()]
+    lines = [printable(f"Note: {in_options(note, known)}") for note in summary["notes"]]
     if 0 < summary["test_positives"] < FEW_POSITIVES:
         lines.append(f"Note: only {summary['test_positives']} test positives: a wide interval.")
     if doubt := too_good(summary["test_auc"]):

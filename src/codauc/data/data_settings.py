@@ -45,7 +45,7 @@ class DataSettings:
     group: str | None = setting(
         None,
         "column such as the patient, whose rows stay together: all for training, for validation or "
-        "for the test; it is no input", metavar="COLUMN", common=True)
+        "for the test; it is no input", metavar="COLUMN")
     time: str | None = setting(
         None,
         "column of dates or numbers: the oldest rows are for training, the newest for the test",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from codauc.data.repeated_values import Examined
 from codauc.data.shards import ShardCount
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ class Part:
     where the source has none, and `rows` the samples' numbers in the source, from 0. `counts` has
     every worker's samples and positives, if all have labels. `encoder` is that of a table or an
     array. `fingerprint` is a number of this worker's inputs as they were read; its sum over all
-    workers, modulo 2**64, differs for different data.
+    workers, modulo 2**64, differs for different data. `examined` is what hints are made of.
     """
 
     x: Any
@@ -30,6 +31,7 @@ class Part:
     counts: list[ShardCount]
     encoder: Encoder | None = field(default=None, repr=False)
     fingerprint: int = field(default=0, repr=False)
+    examined: Examined | None = field(default=None, repr=False)
 
     @property
     def samples(self) -> int:
@@ -60,6 +62,7 @@ class DataSet:
     negative: tuple[str, ...]
     shape: tuple[int, ...] = ()  # of an image: channels, height, width
     watch: str = "validation"
+    hints: tuple[str, ...] = ()  # what is doubtful of the data, and what to do about it
 
     @staticmethod
     def of_table(

@@ -26,6 +26,7 @@ from codauc.data.image_sources import (
     known_labels,
     read_images,
 )
+from codauc.data.repeated_values import split_hints
 from codauc.data.rows import as_rows
 from codauc.data.shards import ShardCount, even_shards, skewed_shards
 from codauc.data.splits import PARTS, Split
@@ -158,14 +159,32 @@ def _open_table(
     split = _split(settings, seed, own_test=settings.test is not None)
     shared: dict[str, Any] = {name: getattr(settings, name) for name in _SHARED}
     positive = settings.positive or None
-    request = TableRequest(**shared, positive=positive, split=split, seed=seed, progress=progress)
+    request = TableRequest(
+        **shared,
+        positive=positive,
+        split=split,
+        seed=seed,
+        progress=progress,
+        examine=split is not None and split.by is None,
+    )
     names = ["train", *(part for part in PARTS[1:] if split is not None and getattr(split, part))]
     parts = read_parts(settings.source, request, names, group)
+    hints = _hints(parts)
+    parts = {name: replace(part, examined=None) for name, part in parts.items()}
     if settings.test is not None:
         parts["test"] = _own_test(settings, request, parts["train"].encoder, group)
-    return DataSet.of_table(
+    opened = DataSet.of_table(
         parts["train"], parts.get("validation"), parts.get("test"), settings.watch
     )
+    return replace(opened, hints=hints)
+
+
+def _hints(parts: dict[str, Part]) -> tuple[str, ...]:
+    """What is doubtful of the split, as far as this worker's rows tell."""
+    title = "test" if "test" in parts else "validation"
+    other = parts[title].examined if title in parts else None
+    train = parts["train"].examined
+    return () if train is None or other is None else tuple(split_hints(train, other, title))
 
 
 def _own_test(

@@ -165,6 +165,26 @@ def row_chart(
     return _drawn("row_chart.svg", title, f"{title}: {said}.", height, bars=bars, heading=heading)
 
 
+def interval_chart(title: str, rows: Sequence[tuple[str, float, float, float, str]]) -> Markup:
+    """A dot and a line from low to high for each name, value, low, high and text; 0 is marked."""
+    if not rows:
+        return Markup()
+    ends = np.array(
+        [0.0, *(part for _, value, low, high, _ in rows for part in (value, low, high))]
+    )
+    left = 8 + max(min(len(name), LONGEST_NAME) for name, *_ in rows) * 1.1 * LETTER
+    right = WIDTH - 14 - max(len(row[-1]) for row in rows) * LETTER
+    axis = Axis(*stretch(ends), left + 6, right)
+    dots = [
+        (name, 4 + _PITCH * i, *(float(axis.place(part)) for part in (value, low, high)), text)
+        for i, (name, value, low, high, text) in enumerate(rows)
+    ]
+    said = "; ".join(f"{name}: {text}" for name, *_, text in rows)
+    values = {"dots": dots, "left": left, "right": right, "zero": float(axis.place(0.0))}
+    height = 6 + _PITCH * len(rows)
+    return _drawn("interval_chart.svg", title, f"{title}: {said}.", height, **values)
+
+
 def side_by_side(title: str, pictures: Sequence[Markup]) -> str:
     """Pictures in a row as one SVG file, with its own style."""
     heights = [int(text.split('viewBox="', 1)[1].split('"')[0].split()[3]) for text in pictures]

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from codauc._internal import formats
+from codauc.report.explanation_cards import importance_card, mistakes_card
 from codauc.report.history_cards import cost_cards, profile_cards, training_cards
 from codauc.report.rendering import CardTable, render
 from codauc.report.run_material import Material, texts
@@ -37,6 +38,8 @@ def page(run: RunFolder) -> str:
         warnings=list(warnings(found)),
         score_cards=score_cards(found),
         threshold_card=threshold_card(found),
+        column_cards=[importance_card(found), mistakes_card(found)],
+        not_measured=str(found.importance.get("reason") or ""),
         training_cards=training_cards(found),
         cost_cards=cost_cards(found),
         profile_cards=profile_cards(found),

@@ -37,6 +37,7 @@ METRICS, SUMMARY, FAULTS = "metrics.jsonl", "summary.json", "faults.jsonl"
 CHECKPOINTS = "checkpoints"
 MODEL, SCORES, REPORT = "model.safetensors", "test_scores.npz", "report.html"
 PROFILE, TRACE = "profile.json", "trace.json"
+IMPORTANCE, MISTAKES = "importance.json", "mistakes.json"
 LOCK = ".lock"
 
 
@@ -134,7 +135,7 @@ class RunFolder:
 
     def remove_results(self, *more: str) -> None:
         """Remove the results of an earlier end."""
-        for name in (SUMMARY, SCORES, REPORT, PROFILE, TRACE, *more):
+        for name in (SUMMARY, SCORES, REPORT, PROFILE, TRACE, IMPORTANCE, MISTAKES, *more):
             (self / name).unlink(missing_ok=True)
 
     @contextmanager
@@ -235,8 +236,12 @@ class RunFolder:
 
     def profile(self) -> dict[str, Any] | None:
         """Where the time of training went, if it was asked for."""
+        return self.found(PROFILE)
+
+    def found(self, name: str) -> dict[str, Any] | None:
+        """The names and values of a file of JSON that a run may have left."""
         try:
-            return dict(self._read(PROFILE, json.loads))
+            return dict(self._read(name, json.loads))
         except _MissingError:
             return None
 

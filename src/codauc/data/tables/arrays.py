@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from codauc.data.fingerprint import row_marks, total
+from codauc.data.repeated_values import Examiner
 from codauc.data.rows import Rows, rows_in_block
 from codauc.data.shards import block_shards, even_shards
 from codauc.data.tables.column_roles import LARGE, TableRequest, same_columns
@@ -113,6 +114,7 @@ class FromArray:
         array, path, options = self.array, self.path, self.options
         numbers = torch.arange(len(array)) if rows is None else rows
         moments, done, fingerprint = Moments(array.shape[1]), 0, 0
+        examiner = Examiner(()) if options.examine else None
         for places, part in self._parts(numbers):
             flat = np.moveaxis(part, 1, -1).reshape(-1, part.shape[1]).astype(np.float64)
             each = np.repeat(places, len(flat) // len(places))
@@ -122,12 +124,17 @@ class FromArray:
             if encoder is not None:
                 check_far(path, encoder, flat, each)
             moments.add(flat)
-            fingerprint += total(places, row_marks(part))
+            marks = row_marks(part)
+            fingerprint += total(places, marks)
+            if examiner is not None:
+                first = examiner.wanted(places)
+                examiner.add(marks[:first], np.empty((first, 0)), ())
             done += len(part)
             if options.progress is not None:
                 options.progress(done)
         summary = Summary(len(numbers), moments)
         found = Pass(numbers, summary, fingerprint, partial(self._encoded, rows, numbers))
+        found.examiner = examiner
         if self.labels is not None:
             name, values = self.labels
             found.labels, places = Labels(path, name), numbers.numpy()

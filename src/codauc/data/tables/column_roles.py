@@ -37,6 +37,7 @@ class TableRequest:
     memory: int = LARGE
     folder: Path | None = None
     progress: Progress | None = None
+    examine: bool = False  # whether to look for rows that belong together
 
     def __post_init__(self) -> None:
         whole("seed", self.seed, least=0, remedy="use 0 if any seed will do")

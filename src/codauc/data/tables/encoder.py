@@ -135,6 +135,16 @@ class Encoder:
         flags = [f"{self.numbers[i].name} is missing" for i in self.flagged]
         return [*(n.name for n in self.numbers), *flags, *(c.name for c in self.categories)]
 
+    def inputs_of_columns(self) -> dict[str, list[int]]:
+        """Which of the inputs' columns come from each column of the table."""
+        flags = {i: len(self.numbers) + place for place, i in enumerate(self.flagged)}
+        found = {
+            number.name: [i, *([flags[i]] if i in flags else [])]
+            for i, number in enumerate(self.numbers)
+        }
+        first = self.inputs - len(self.categories)
+        return found | {c.name: [first + i] for i, c in enumerate(self.categories)}
+
     def network(self) -> dict[str, Any]:
         """The arguments of a `TabularNet` that fits: `TabularNet(**encoder.network())`."""
         sizes = [category.size for category in self.categories]

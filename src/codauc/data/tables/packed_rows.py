@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from codauc.data.repeated_values import Examiner
 from codauc.data.rows import Rows, block_of
 from codauc.data.tables.column_roles import TableRequest
 from codauc.data.tables.column_statistics import Floats, Moments, Summary, Value
@@ -69,6 +70,7 @@ class Packer:
         self.encoder = encoder
         if encoder is not None:
             self.shift, self.unit = encoder.means(), encoder.stds()
+        self.examiner: Examiner | None = None
         self._parts: list[NDArray[np.float32]] = []
         self._file: IO[bytes] | None = None
 

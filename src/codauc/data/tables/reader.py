@@ -278,7 +278,10 @@ def _finished(
     positives = group.gather(mine, "start").flatten().tolist()
     counts = [ShardCount(*pair) for pair in zip(samples, positives, strict=True)]
     known = counts if -1 not in positives else []
-    return Part(x, y, done.rows, known, coder, done.fingerprint)
+    examined = None
+    if done.examiner is not None and y is not None:
+        examined = done.examiner.examined(y.numpy())
+    return Part(x, y, done.rows, known, coder, done.fingerprint, examined)
 
 
 def _fitted(opened: RowSource, summaries: list[Summary], target: Target) -> Encoder:

@@ -12,7 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from codauc.data.fingerprint import add_texts, row_marks, total
+from codauc.data.fingerprint import Marks, add_texts, row_marks, total
+from codauc.data.repeated_values import Examiner
 from codauc.data.rows import Rows
 from codauc.data.tables.column_roles import TableRequest
 from codauc.data.tables.column_statistics import Floats, Summary, Value
@@ -36,6 +37,7 @@ class Pass:
     encoded: Callable[[Encoder], Rows | Tensor]  # the rows as inputs
     labels: Labels | None = None
     codes: Tensor | None = None  # which of the labels each row has
+    examiner: Examiner | None = None
 
 
 def check_count(path: str, count: int, workers: int) -> None:
@@ -57,6 +59,8 @@ def scan_table(
     """The pass over rows of a table, which are packed."""
     path, target = table.path, columns.target
     packer = Packer(len(columns.numbers), len(columns.categories), request, encoder)
+    if request.examine:
+        packer.examiner = Examiner(columns.numbers, columns.categories, columns.times)
     labels = None if target is None else Labels(path, target)
     known: list[dict[Any, int]] = [{} for _ in columns.categories]
     rows, codes, fingerprint = list[Tensor](), list[Tensor](), 0
@@ -78,6 +82,7 @@ def scan_table(
         packer.encoded,
         labels,
         torch.cat(codes) if codes else None,
+        packer.examiner,
     )
 
 
@@ -90,7 +95,8 @@ def _pack(
     known: list[dict[Any, int]],
 ) -> int:
     """Pack a batch; returns its fingerprint. `known` are numbers of texts that came before."""
-    nan, texts = packer.request.nan, []
+    nan, texts, examiner, ids = packer.request.nan, [], packer.examiner, list[Marks]()
+    first = 0 if examiner is None else examiner.wanted(rows)
     numbers = _numbers_of(path, columns.numbers, batch, rows, nan)
     if packer.encoder is not None:
         check_far(path, packer.encoder, numbers, rows)
@@ -102,12 +108,16 @@ def _pack(
         found = texts_of(column, numeric=name in columns.numeric)
         texts.append(vocabulary.encode(*found))
         add_texts(marks, i, *found, known[i])
+        if first:
+            ids.append(np.array([known[i][v] for v in found[0]], np.uint64)[found[1][:first]])
         if len(vocabulary.codes) > _TEXTS:
             raise ValueError(
                 f"{path}, column {name!r} has more than {_TEXTS:,} different texts: "
                 f"expected a category; leave it out with drop=[{name!r}]."
             )
     packer.add(numbers, texts)
+    if examiner is not None:
+        examiner.add(marks[:first], numbers[:first], ids)
     return total(rows, marks)
 
 
