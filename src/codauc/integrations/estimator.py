@@ -166,9 +166,9 @@ class AUCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             rows=(x, labels),
             split=validation_split(self, labels, seed),
             maker=maker,
-            verbose=self.verbose > 0,
         )
-        weights, model, attributes = launch_until_interrupted(work, ways, seed)[0]
+        results = launch_until_interrupted(work, ways, seed, verbose=self.verbose > 0)
+        weights, model, attributes = results[0]
         make = maker or partial(build, model.name, **model.arguments)
         self.module_ = with_own_randomness(make, seed)
         self.module_.load_state_dict(weights)

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -159,15 +159,22 @@ def _on_interrupt() -> None:
         raise KeyboardInterrupt
 
 
+class Person(NamedTuple):
+    """Who called `fit`: whether the progress is watched, and what was asked for by Ctrl-C."""
+
+    watches: bool
+    requests: Requests
+
+
 def launch_until_interrupted(
-    work: Callable[..., R], ways: CommunicationSettings, seed: int
+    work: Callable[..., R], ways: CommunicationSettings, seed: int, *, verbose: bool
 ) -> list[R]:
     """`launch`, in which the first Ctrl-C ends the training with the best model so far.
 
-    `work` is a worker's part; its argument `requests` tells it to end.
+    `work` is a worker's part, whose argument `person` says when to end.
     """
     requests = Requests(_on_interrupt)
-    work = partial(work, requests=requests)
+    work = partial(work, person=Person(verbose, requests))
     with requests.stoppable() as ours:
         return launch(
             work,
@@ -199,8 +206,7 @@ def fit_worker(
     rows: tuple[Any, Array],
     split: Split | None,
     maker: ModuleMaker | None,
-    verbose: bool,
-    requests: Requests,
+    person: Person,
 ) -> tuple[dict[str, Tensor], ModelSettings, dict[str, Any]]:
     """One worker's part of `fit`: the weights, the network, and the estimator's attributes."""
     options: dict[str, Any] = {"group": group, "seed": settings.seed}
@@ -214,9 +220,9 @@ def fit_worker(
         validation = read_rows(*rows, **options, part="validation", encoder=encoder)
     opened = DataSet.of_table(table, validation)
     settings = resolve_settings(settings, opened, group.size)
-    callbacks: list[Callback] = [ProgressBar()] if verbose and group.rank == 0 else []
+    callbacks: list[Callback] = [ProgressBar()] if person.watches and group.rank == 0 else []
     model = None if maker is None else maker()
-    control = RunControl(requests.pending)
+    control = RunControl(person.requests.pending)
     trained = fit(settings, opened, group, callbacks, model=model, control=control)
     for callback in callbacks:
         callback.on_end({})
