@@ -21,8 +21,9 @@ from codauc.data.repeated_values import Examiner
 from codauc.data.rows import Rows, rows_in_block
 from codauc.data.shards import block_shards, even_shards
 from codauc.data.tables.column_roles import LARGE, TableRequest, same_columns
-from codauc.data.tables.column_statistics import Floats, Moments, Summary
+from codauc.data.tables.column_statistics import Floats, Moments, Summary, Traits
 from codauc.data.tables.columnar_files import rows_at_a_time
+from codauc.data.tables.described_columns import Written
 from codauc.data.tables.encoder import Columns, Encoder
 from codauc.data.tables.labels import Integers, Labels
 from codauc.data.tables.packed_rows import Coder, EncodedRows
@@ -55,6 +56,8 @@ _BROKEN = (
 class FromArray:
     """An array of features or images, and one of labels with its name."""
 
+    selects = False  # an array is taken whole
+
     def __init__(
         self,
         path: str,
@@ -77,6 +80,10 @@ class FromArray:
         self.columns = Columns(names, (), None if labels is None else labels[0])
         if options.encoder is not None:
             same_columns(path, options.encoder, self.columns, self.shape)
+
+    def written(self, examples: dict[str, tuple[str, ...]]) -> Written:
+        """An array has nothing but its values."""
+        return Written(examples=examples)
 
     def targets(self) -> tuple[Labels, Tensor]:
         """From the array of labels."""
@@ -132,7 +139,7 @@ class FromArray:
             done += len(part)
             if options.progress is not None:
                 options.progress(done)
-        summary = Summary(len(numbers), moments)
+        summary = Summary(len(numbers), moments, traits=Traits(array.shape[1]))
         found = Pass(numbers, summary, fingerprint, partial(self._encoded, rows, numbers))
         found.examiner = examiner
         if self.labels is not None:

@@ -25,6 +25,7 @@ from codauc.data.tables.columnar_files import (
     arrow,
 )
 from codauc.data.tables.csv_files import CSVTable
+from codauc.data.tables.described_columns import Written
 from codauc.data.tables.encoder import Encoder
 from codauc.data.tables.frames import as_arrow, frame_names, is_frame
 from codauc.data.tables.labels import Integers, Labels
@@ -63,6 +64,8 @@ _whole_files: WeakValueDictionary[tuple[Any, ...], KeptRows] = WeakValueDictiona
 class FromTable:
     """A file or frame with named columns."""
 
+    selects = True  # what is no input may be left out
+
     def __init__(self, table: TableSource, options: TableRequest) -> None:
         self.table, self.path, self.options = table, table.path, options
         self.columns = columns = columns_of(table, options)
@@ -72,6 +75,11 @@ class FromTable:
         self._used = list(dict.fromkeys(named))
         self._whole: KeptRows | None = None  # all rows of the file
         self._later: KeptRows | None = None  # those of the parts that are read next
+
+    def written(self, examples: dict[str, tuple[str, ...]]) -> Written:
+        """How values are written; `examples` are those of the rows that were read."""
+        table = self.table
+        return Written(table.how, examples | table.examples, table.notes)
 
     def targets(self) -> tuple[Labels, Tensor]:
         """The labels of all rows: what they are, and which each row has."""
