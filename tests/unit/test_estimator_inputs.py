@@ -5,7 +5,6 @@ import os
 import pickle
 import signal
 import threading
-import time
 import warnings
 
 import joblib
@@ -20,6 +19,7 @@ from sklearn.datasets import make_classification
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
+from torch import nn
 
 from codauc.data import read_table
 from codauc.data.tables.packed_rows import EncodedRows
@@ -212,24 +212,28 @@ def test_few_warnings(data):
         small(steps=2).fit(sparse.csr_array(data[0].astype(np.float32)), data[1]).score(*data)
 
 
-def interrupted_after(seconds, times=1):
-    """Ctrl-C for this process, as a terminal or a notebook's stop button sends it."""
-    if threading.current_thread() is not threading.main_thread():
-        pytest.skip("signals need the main thread")
+class Pressing(nn.Linear):
+    """A network in whose forward pass number `at` somebody presses Ctrl-C, and in the next ones."""
 
-    def press():
-        for _ in range(times):
+    calls = 0
+
+    def __init__(self, at, times=1):
+        super().__init__(6, 1)
+        self.at, self.times = at, times
+
+    def forward(self, x):
+        Pressing.calls += 1
+        if self.at <= Pressing.calls < self.at + self.times:
             os.kill(os.getpid(), signal.SIGINT)
-            time.sleep(0.05)
-
-    timer = threading.Timer(seconds, press)
-    timer.start()
-    return timer
+        return super().forward(x).squeeze(1)
 
 
 @pytest.fixture
 def no_earlier_interrupt(monkeypatch):
     monkeypatch.setattr(estimator_fit, "_interrupted", -math.inf)
+    monkeypatch.setattr(Pressing, "calls", 0)
+    if threading.current_thread() is not threading.main_thread():
+        pytest.skip("signals need the main thread")
 
 
 @pytest.mark.usefixtures("no_earlier_interrupt")
@@ -237,12 +241,11 @@ def no_earlier_interrupt(monkeypatch):
 def test_ctrl_c_in_fit_keeps_the_best_model_so_far(data, workers):
     X, y = data
     ways = {"workers": workers, "simulate": True, "sync_every": 4}
-    model = small(steps=100_000, select="best", recipe_arguments={"evaluations": 10_000}, **ways)
-    timer = interrupted_after(1.0)
+    often = {"select": "best", "recipe_arguments": {"evaluations": 10_000}}
+    model = small(steps=100_000, model=Pressing(at=400), lr=0.1, **often, **ways)
     words = r"interrupted after \d+ of \d+ steps.*fitted.*validation AUC 0\.\d+"
     with pytest.warns(UserWarning, match=words):
         model.fit(X, y)
-    timer.join()
     assert 0 < model.best_step_ <= model.n_iter_ < 100_000
     assert model.validation_auc_ == max(record["auc"] for record in model.history_)
     assert model.score(X, y) > 0.6
@@ -253,21 +256,19 @@ def test_ctrl_c_in_fit_keeps_the_best_model_so_far(data, workers):
 @pytest.mark.usefixtures("no_earlier_interrupt")
 @pytest.mark.filterwarnings("ignore:fit was interrupted")
 def test_ctrl_c_twice_ends_a_search(data):
-    timer = interrupted_after(0.5, times=2)
-    search = GridSearchCV(small(steps=100_000), {"lr": [1e-3] * 20}, cv=2)
+    network = Pressing(at=50, times=30)
+    search = GridSearchCV(small(model=network, steps=100_000), {"lr": [1e-3] * 20}, cv=2)
     with pytest.raises(KeyboardInterrupt):
         search.fit(*data)
-    timer.join()
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
+@pytest.mark.usefixtures("no_earlier_interrupt")
 def test_a_handler_of_somebody_else_is_left_alone(data):
     pressed = []
     before = signal.signal(signal.SIGINT, lambda *_: pressed.append(1))
     try:
-        timer = interrupted_after(0.0)
-        assert small(steps=30).fit(*data).n_iter_ == 43
-        timer.join()
+        assert small(model=Pressing(at=10), steps=30).fit(*data).n_iter_ == 43
     finally:
         signal.signal(signal.SIGINT, before)
     assert pressed == [1]
