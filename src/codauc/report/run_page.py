@@ -10,7 +10,7 @@ import numpy as np
 
 from codauc._internal import formats
 from codauc.report.baseline_cards import as_good, baselines_card
-from codauc.report.explanation_cards import importance_card, mistakes_card
+from codauc.report.explanation_cards import columns_card, importance_card, mistakes_card
 from codauc.report.history_cards import cost_cards, profile_cards, training_cards
 from codauc.report.rendering import CardTable, render
 from codauc.report.run_material import Material, texts
@@ -37,10 +37,8 @@ def page(run: RunFolder) -> str:
         tiles=list(_tiles(found)),
         meaning="" if auc is None else meaning(auc),
         warnings=list(warnings(found)),
-        score_cards=score_cards(found),
-        threshold_card=threshold_card(found),
-        column_cards=[importance_card(found), mistakes_card(found)],
-        baselines_card=baselines_card(found),
+        test_cards=[*score_cards(found), importance_card(found), mistakes_card(found)],
+        wide_cards=[threshold_card(found), baselines_card(found), columns_card(found)],
         not_measured=str(found.importance.get("reason") or ""),
         training_cards=training_cards(found),
         cost_cards=cost_cards(found),
