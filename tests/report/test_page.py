@@ -191,6 +191,10 @@ def test_an_interrupted_run_shows_what_is_there(make_run):
 def test_a_killed_run_shows_its_history(make_run):
     run = make_run()
     (run / SUMMARY).unlink()
+    said = checked(page(run)).text
+    assert "no summary" in said
+    assert "not tested" in said
+    assert "Data: fraud.parquet; target: is_fraud; model: resnet20" in said
     (run / CONFIG).unlink()
     assert "no summary" in checked(page(run)).text
 

@@ -64,7 +64,7 @@ def columns_card(run: Material) -> Card:
         "The kind of each column, its share of missing values, how many different values a "
         "category has, examples, and what is unusual. A column that was read wrongly is corrected "
         f"by the options of codauc train, or in the file.{more}",
-        table=CardTable(header, rows[:MOST_LISTED], words=True),
+        table=CardTable(header, rows[:MOST_LISTED], words=True, stack=True),
     )
 
 
@@ -83,7 +83,9 @@ def mistakes_card(run: Material) -> Card:
         "the sample in the data, counted from 0, as codauc predict writes it. Beyond: the share of "
         "the other class that the sample is on the wrong side of. Look at them: some may have the "
         "wrong label.",
-        table=CardTable(header, [_mistake(each, named) for each in found], words=named),
+        table=CardTable(
+            header, [_mistake(each, named) for each in found], words=named, stack=named
+        ),
     )
 
 
