@@ -21,7 +21,8 @@ class Part:
     where the source has none, and `rows` the samples' numbers in the source, from 0. `counts` has
     every worker's samples and positives, if all have labels. `encoder` is that of a table or an
     array. `fingerprint` is a number of this worker's inputs as they were read; its sum over all
-    workers, modulo 2**64, differs for different data.
+    workers, modulo 2**64, differs for different data. `notes` say what is odd about data that are
+    read with the encoder of a training set.
     """
 
     x: Any
@@ -30,6 +31,7 @@ class Part:
     counts: list[ShardCount]
     encoder: Encoder | None = field(default=None, repr=False)
     fingerprint: int = field(default=0, repr=False)
+    notes: tuple[str, ...] = field(default=(), repr=False)
 
     @property
     def samples(self) -> int:

@@ -12,6 +12,7 @@ from weakref import WeakValueDictionary
 import torch
 from torch import Tensor
 
+from codauc._internal.checks import warn
 from codauc.data.binary_labels import thin_negatives
 from codauc.data.data_settings import DataSettings
 from codauc.data.dataset import DataSet, Part
@@ -22,6 +23,7 @@ from codauc.data.image_sources import (
     NamedImages,
     Samples,
     binary_labels,
+    is_pattern,
     known_labels,
     read_images,
 )
@@ -46,7 +48,7 @@ def open_data(
     """
     if settings.own:
         settings = replace(settings, source=settings.source.replace("{rank}", str(group.rank)))
-    if together(group, lambda: _is_table(settings), "start"):
+    if together(group, lambda: is_table(settings), "start"):
         found = _open_table(settings, group, seed, progress)
     elif settings.silo or settings.own:
         name = "silo" if settings.silo else "own"
@@ -64,7 +66,7 @@ def open_whole(
     settings: DataSettings, group: Group, encoder: Encoder | None, progress: Progress | None = None
 ) -> Part:
     """All samples of a source as one part, read as in training; archives give their test images."""
-    if _is_table(settings):
+    if is_table(settings):
         if encoder is None:
             raise ValueError(f"{settings.source} is a table: expected images, as in training.")
         request = TableRequest(
@@ -83,10 +85,10 @@ def open_whole(
     return _share(samples, labels, everything, even_shards(len(everything), group.size, 0), group)
 
 
-def _is_table(settings: DataSettings) -> bool:
+def is_table(settings: DataSettings) -> bool:
     """Whether the source is a table or an array, not images; raise if there is no such source."""
     path = Path(settings.source)
-    if settings.images is not None or settings.source == SAMPLE:
+    if settings.images is not None or settings.source == SAMPLE or is_pattern(settings.source):
         return False
     if not path.exists():
         raise ValueError(_no_such(path))
@@ -167,6 +169,8 @@ def _own_test(
     )
     source = source.replace("{rank}", str(group.rank)) if own else source
     part = read_parts(source, request, ["train"], group)["train"]
+    for note in part.notes if group.rank == 0 else ():
+        warn(f"{settings.test}: {note}")
     if part.y is None:
         raise ValueError(
             f"{settings.test} has no column {settings.target!r}: expected labels, to test."

@@ -19,7 +19,8 @@ class Columns:
     """What the columns of a source are for.
 
     `numeric` are categories that are numbers, `times` numbers that are dates, and `open` columns of
-    which nothing is known, since all values are missing.
+    which nothing is known, since all values are missing. `extra` are columns that the training data
+    did not have, and that are not read.
     """
 
     numbers: tuple[str, ...]
@@ -29,6 +30,7 @@ class Columns:
     numeric: frozenset[str] = frozenset()
     times: frozenset[str] = frozenset()
     open: frozenset[str] = frozenset()
+    extra: tuple[str, ...] = ()
 
     @property
     def inputs_and_target(self) -> list[str]:
