@@ -46,7 +46,7 @@ def _as_text(column: Any) -> Any:
 
 def _needs_quotes(column: Any) -> bool:
     import pyarrow as pa
-    import pyarrow.compute as pc  # type: ignore[import-untyped]
+    import pyarrow.compute as pc
 
     if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
         return False

@@ -15,8 +15,6 @@ from codauc._internal.imports import imported_class, importing_from_here
 from codauc._internal.terminal import printable, printable_lines
 from codauc._internal.text_table import table
 from codauc.cli.setting_options import settings_of
-from codauc.report.comparison import comparison_page, comparison_rows
-from codauc.report.run_page import FEW_POSITIVES, page
 from codauc.runs.directory import PROFILE, REPORT, SUMMARY, RunFolder
 
 Options = dict[str, Any]
@@ -101,6 +99,8 @@ def _callback(path: str) -> Any:
 
 
 def _result(summary: dict[str, Any]) -> list[str]:
+    from codauc.report.run_page import FEW_POSITIVES
+
     lines = [printable(f"Note: {note}") for note in summary["notes"]]
     if 0 < summary["test_positives"] < FEW_POSITIVES:
         lines.append(f"Note: only {summary['test_positives']} test positives: a wide interval.")
@@ -190,6 +190,8 @@ def _check_free(out: Path, options: Options) -> None:
 
 def compare(options: Options) -> int:
     """Print the table of several runs and write their page."""
+    from codauc.report.comparison import comparison_page
+
     runs = [RunFolder(path) for path in options["runs"]]
     text = comparison_page(runs)
     with whole_file(options["out"], "the page") as partial:
@@ -199,6 +201,8 @@ def compare(options: Options) -> int:
 
 
 def _say_compared(runs: list[RunFolder], page: Path, options: Options) -> None:
+    from codauc.report.comparison import comparison_rows
+
     if options["json"]:
         say_json([run.summary() for run in runs])
     else:
@@ -209,6 +213,8 @@ def _say_compared(runs: list[RunFolder], page: Path, options: Options) -> None:
 
 def report(options: Options) -> int:
     """Write a run's report anew."""
+    from codauc.report.run_page import page
+
     folder = RunFolder(options["run"])
     text = page(folder)
     out: Path | None = options["out"]
@@ -236,6 +242,7 @@ def export(options: Options) -> int:
 
 def baselines(options: Options) -> int:
     """Train in six ways, print one table."""
+    from codauc.report.comparison import comparison_page
     from codauc.reproduce.baselines import run_baselines
     from codauc.training.directory_claim import new_directory
 

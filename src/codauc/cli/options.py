@@ -82,6 +82,8 @@ class Parser(argparse.ArgumentParser):
             near = difflib.get_close_matches(typed, self.options, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"see {self.prog} --help."
             message = f"unknown option {typed}; {hint}"
+        elif message.startswith("unrecognized arguments"):
+            message += "; write a pattern for several files in quotes, as in 'scans/*.png'."
         self.exit(2, message_lines(f"{self.prog}: {message}") + "\n")
 
     @property

@@ -48,4 +48,9 @@ def write_csv(path: Path, columns: Mapping[str, Any]) -> None:
     with path.open("w", encoding="utf-8", newline="") as text:
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(columns)
-        writer.writerows(zip(*(column.tolist() for column in columns.values()), strict=True))
+        writer.writerows(zip(*map(_values, columns.values()), strict=True))
+
+
+def _values(column: Any) -> list[Any]:
+    """As Python's own; arrays of pyarrow have another name for it than those of numpy."""
+    return list(column.tolist() if isinstance(column, np.ndarray) else column.to_pylist())

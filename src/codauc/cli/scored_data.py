@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from codauc._internal.checks import listed
 from codauc._internal.imports import importing_from_here, is_import_path
 from codauc._internal.progress import Progress, note
 from codauc._internal.terminal import printable
@@ -66,13 +65,13 @@ def scored(settings: RunSettings, saved: Saved, options: Options) -> Scored:
         part = open_whole(data, LocalGroup(), saved.encoder, done)
     for text in () if options["quiet"] else part.notes:
         note(printable(f"Note: {text}"))
+    copied = _copied(data, part, options.get("keep") or ())
     with _progress(options, "score", len(part.x)) as done:
         scores = saved.calibration.log_odds(_scores(saved.model, part, done))
     names = None if saved.encoder is None else saved.encoder.names
     check_scores(options["source"], saved.model, part, scores, names)
     order = np.argsort(part.rows.numpy(), kind="stable")
     labels = None if part.y is None else part.y.numpy().astype(bool)[order]
-    copied = _copied(data, part, options.get("keep") or ())
     return Scored(part.rows.numpy()[order], scores[order], labels, copied)
 
 
@@ -91,8 +90,9 @@ def _asked(before: DataSettings, options: Options) -> DataSettings:
 def _scores(model: torch.nn.Module, part: Part, progress: Any) -> NDArray[Any]:
     """Logits as float32; the package's networks for tables score several batches at a time."""
     small = isinstance(model, Model) and part.encoder is not None and not part.encoder.shape
-    threads = torch.get_num_threads() if small else 1
-    return logits_of(model, part.x, threads=threads, progress=progress).astype(np.float32)
+    batch, threads = (2048, torch.get_num_threads()) if small else (512, 1)
+    logits = logits_of(model, part.x, batch, threads=threads, progress=progress)
+    return logits.astype(np.float32, copy=False)
 
 
 def _copied(data: DataSettings, part: Part, keep: tuple[str, ...]) -> dict[str, Any]:
@@ -103,7 +103,7 @@ def _copied(data: DataSettings, part: Part, keep: tuple[str, ...]) -> dict[str, 
     taken = {*columns, "row", "score", "probability", "label", "predicted"} & {*keep}
     if taken:
         raise ValueError(
-            f"keep={listed(sorted(taken))}: the file of scores has a column of its own of this "
+            f"keep={sorted(taken)!r}: the file of scores has a column of its own of this "
             "name; expected others: rename it in the data."
         )
     return columns | kept_columns(data.source, keep)

@@ -71,16 +71,21 @@ def _predicted(
 
 
 def logits_of(
-    model: nn.Module, x: Any, *, threads: int = 1, progress: Done | None = None
+    model: nn.Module,
+    x: Any,
+    batch_size: int = 512,
+    *,
+    threads: int = 1,
+    progress: Done | None = None,
 ) -> Scores:
     """The logits of a network that gives one per sample, shape [N].
 
-    With `threads` several batches are computed at a time, which is quicker for small networks and
-    for those alone whose forward pass changes nothing. `progress(samples so far)` is called.
+    With several `threads` as many batches are computed at the same time: for small networks whose
+    forward pass changes nothing. `progress(samples so far)` is called.
     """
     if not len(x):
         raise ValueError("x has 0 samples: expected at least 1; give data to predict.")
-    logits = _predicted(model, x, 512, threads, progress)
+    logits = _predicted(model, x, batch_size, threads, progress)
     if logits.numel() != len(x):
         raise ValueError(
             f"the network gives logits of shape {list(logits.shape)} for {len(x)} samples: "

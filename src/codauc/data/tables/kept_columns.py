@@ -24,7 +24,7 @@ def kept_columns(source: str, names: Sequence[str]) -> dict[str, Any]:
     if path.suffix.lower() in _ARRAYS or not path.exists():
         raise ValueError(
             f"keep={list(names)!r} with {source}: expected a table, whose columns have names "
-            f"({', '.join(TABLES)}); leave it out."
+            f"({', '.join(name for name in TABLES if name not in _ARRAYS)}); leave it out."
         )
     table = open_table(path, dict.fromkeys(names, "category"))
     for name in names:
