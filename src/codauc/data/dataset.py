@@ -23,6 +23,7 @@ class Part:
     every worker's samples and positives, if all have labels. `encoder` is that of a table or an
     array. `fingerprint` is a number of this worker's inputs as they were read; its sum over all
     workers, modulo 2**64, differs for different data. `examined` is what hints are made of.
+    `groups` are numbers of the groups that a split keeps together.
     """
 
     x: Any
@@ -32,6 +33,7 @@ class Part:
     encoder: Encoder | None = field(default=None, repr=False)
     fingerprint: int = field(default=0, repr=False)
     examined: Examined | None = field(default=None, repr=False)
+    groups: Tensor | None = field(default=None, repr=False)
 
     @property
     def samples(self) -> int:

@@ -11,6 +11,7 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from codauc.data.binary_labels import thin_negatives
@@ -218,7 +219,8 @@ def _open_images(settings: DataSettings, group: Group, seed: int) -> DataSet:
     labels = together(group, lambda: binary_labels(settings, train.y, classes), "start")
     compare(group, {"labels": labels, "source": len(train.x)}, torch.device("cpu"))
     split = _split(settings, seed, own_test=test is not None)
-    rows = _split_images(settings, split, labels, group) if split else {}
+    by = _image_groups(settings, group) if split else None
+    rows = split.parts(labels, by) if split else {}
     if not split:
         rows["train"] = torch.arange(len(labels))
     kept = rows["train"][thin_negatives(labels[rows["train"]], settings.keep_negatives, seed)]
@@ -228,7 +230,8 @@ def _open_images(settings: DataSettings, group: Group, seed: int) -> DataSet:
             shards = even_shards(len(rows), group.size, seed)
         else:
             shards = skewed_shards(labels[rows], group.size, skew, seed)
-        return _marked(_share(samples, labels, rows, shards, group), samples.marks)
+        mine = _marked(_share(samples, labels, rows, shards, group), samples.marks)
+        return mine if by is None else replace(mine, groups=torch.from_numpy(by[mine.rows.numpy()]))
 
     parts = {"train": part(train, labels, kept, settings.skew)}
     if split:
@@ -249,15 +252,13 @@ def _open_images(settings: DataSettings, group: Group, seed: int) -> DataSet:
     )
 
 
-def _split_images(
-    settings: DataSettings, split: Split, labels: Tensor, group: Group
-) -> dict[str, Tensor]:
-    name = settings.group
+def _image_groups(settings: DataSettings, group: Group) -> NDArray[np.int64] | None:
+    """The number of each image's group, if a split keeps groups together."""
+    name, table, column = settings.group, settings.source, str(settings.file_column)
     if name is None:
-        return split.parts(labels)
-    table, column = settings.source, str(settings.file_column)
+        return None
     found = together(group, lambda: image_groups(table, column, name), "start")
-    return split.parts(labels, np.unique(found, return_inverse=True)[1].ravel())
+    return np.unique(found, return_inverse=True)[1].ravel()
 
 
 _being_read: WeakValueDictionary[DataSettings, NamedImages] = WeakValueDictionary()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -127,6 +127,7 @@ def read_parts(
     for part in parts:
         done = together(group, partial(scan.read, part, encoder), "start")
         found[part] = _finished(opened, done, group, request.positive, encoder)
+        found[part] = replace(found[part], groups=scan.groups_of(found[part].rows))
         encoder = found[part].encoder
     return found
 
@@ -162,6 +163,7 @@ class _Scan:
     group: Group
     labels: Tensor | None
     silos: Integers | None = None
+    by: Any = None  # what rows are split by beside the labels
     split: dict[str, Tensor] = field(default_factory=dict)
     rows: dict[str, Tensor] = field(default_factory=dict)
 
@@ -187,12 +189,21 @@ class _Scan:
             done.fingerprint = of_worker(group.rank, done.fingerprint % 2**64)
         return done
 
+    def groups_of(self, rows: Tensor) -> Tensor | None:
+        """The numbers of the groups of these rows, if a split keeps groups together."""
+        split = self.request.split
+        if split is None or split.group is None:
+            return None
+        return torch.from_numpy(self.by[rows.numpy()])
+
     def _chosen(self, part: str) -> Tensor:
         """The numbers of a worker's rows, in the file's order."""
         request, labels, group = self.request, self.labels, self.group
         kept = torch.arange(len(self.silos) if labels is None else len(labels))  # type: ignore[arg-type]
         if labels is not None and request.split is not None:
-            self.split = self.split or _split_rows(self.opened, request.split, labels)
+            if not self.split:
+                self.by = _split_values(self.opened, request.split)
+                self.split = request.split.parts(labels, self.by)
             kept = self.split[part]
         keep = request.keep_negatives if part == "train" else 1.0
         # a file of a worker's own may lack negatives
@@ -209,13 +220,13 @@ class _Scan:
         return kept[shards[group.rank]].sort().values
 
 
-def _split_rows(opened: RowSource, split: Split, labels: Tensor) -> dict[str, Tensor]:
-    """The rows of each part of a split."""
+def _split_values(opened: RowSource, split: Split) -> Any:
+    """What rows are split by beside the labels: numbers of groups, times, or None."""
     if not isinstance(split.by, str):
-        return split.parts(labels)
-    if split.time is None:
-        return split.parts(labels, opened.codes(split.by, "group"))
-    return split.parts(labels, opened.numbers(split.by, "time"))
+        return split.by
+    return (
+        opened.codes(split.by, "group") if split.time is None else opened.numbers(split.by, "time")
+    )
 
 
 def _labels(opened: RowSource, group: Group, request: TableRequest) -> Tensor:
