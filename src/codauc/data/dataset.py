@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from codauc.data.column_record import ColumnRecord
 from codauc.data.repeated_values import Examined
 from codauc.data.shards import ShardCount
 
@@ -21,9 +22,10 @@ class Part:
     `x` are the inputs: a tensor [N, ...], or `Rows` to read them from. `y` are the labels, None
     where the source has none, and `rows` the samples' numbers in the source, from 0. `counts` has
     every worker's samples and positives, if all have labels. `encoder` is that of a table or an
-    array. `fingerprint` is a number of this worker's inputs as they were read; its sum over all
-    workers, modulo 2**64, differs for different data. `examined` is what hints are made of.
-    `groups` are numbers of the groups that a split keeps together.
+    array, and `columns` says of a table's training part how each column was read. `fingerprint` is
+    a number of this worker's inputs as they were read; its sum over all workers, modulo 2**64,
+    differs for different data. `examined` is what hints are made of. `groups` are numbers of the
+    groups that a split keeps together.
     """
 
     x: Any
@@ -33,6 +35,7 @@ class Part:
     encoder: Encoder | None = field(default=None, repr=False)
     fingerprint: int = field(default=0, repr=False)
     examined: Examined | None = field(default=None, repr=False)
+    columns: tuple[ColumnRecord, ...] = field(default=(), repr=False)
     groups: Tensor | None = field(default=None, repr=False)
 
     @property

@@ -31,12 +31,14 @@ from codauc._internal.files import (
     remove_partial,
     whole_file,
 )
+from codauc.data.column_record import ColumnRecord
 from codauc.runs.settings import CONFIG
 
 METRICS, SUMMARY, FAULTS = "metrics.jsonl", "summary.json", "faults.jsonl"
 CHECKPOINTS = "checkpoints"
 MODEL, SCORES, REPORT = "model.safetensors", "test_scores.npz", "report.html"
 PROFILE, TRACE = "profile.json", "trace.json"
+COLUMNS = "columns.json"
 IMPORTANCE, MISTAKES = "importance.json", "mistakes.json"
 LOCK = ".lock"
 
@@ -190,7 +192,7 @@ class RunFolder:
         return self / name
 
     def write_json(self, name: str, values: Mapping[str, Any]) -> None:
-        """Write names and values, as SUMMARY or PROFILE."""
+        """Write names and values, as SUMMARY, PROFILE or COLUMNS."""
         self.write(name, json.dumps(values, indent=1, allow_nan=False) + "\n")
 
     def write_scores(self, scores: Any, labels: Any) -> None:
@@ -244,6 +246,19 @@ class RunFolder:
             return dict(self._read(name, json.loads))
         except _MissingError:
             return None
+
+    def columns(self) -> list[ColumnRecord]:
+        """How each column of a table was read; of other data, or of an earlier version, none."""
+        try:
+            found = self._read(COLUMNS, json.loads).get("columns")
+        except _MissingError:
+            return []
+        if not isinstance(found, list):
+            raise ValueError(f"{self / COLUMNS} has no list of columns: it was changed.")
+        try:
+            return [ColumnRecord.from_dict(plain) for plain in found]
+        except ValueError as error:
+            raise ValueError(f"{self / COLUMNS}: {error}") from error
 
     def records(self) -> list[Record]:
         """The history; an incomplete last line is ignored."""

@@ -42,6 +42,7 @@ class Trained:
     calibration: Calibration
     step: int  # at which the model was what it is
     steps: int
+    planned: int  # steps, if it had not been interrupted
     validation_auc: float | None
     records: list[Record]
     seconds: float
@@ -310,6 +311,7 @@ class TrainingLoop:
             calibration=self._calibration(),
             step=choice.state.step or self.at.step,
             steps=self.at.step,
+            planned=self.plan.steps,
             validation_auc=choice.state.auc,
             records=self.progress.journal.records,
             seconds=self.progress.journal.seconds,

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from codauc._internal.progress import note
+from codauc.data.column_record import summary_lines, to_json
 from codauc.data.dataset import DataSet
 from codauc.data.opening import open_data
 from codauc.models import build
@@ -23,6 +24,7 @@ from codauc.report.run_page import page
 from codauc.runs.checkpoints import Checkpoints, Found
 from codauc.runs.directory import (
     CHECKPOINTS,
+    COLUMNS,
     IMPORTANCE,
     MISTAKES,
     MODEL,
@@ -160,6 +162,9 @@ class Job:
         if group.rank == 0:
             self.say(f"Reading {self.settings.data.source} ...")
         opened = open_data(self.settings.data, group, self.settings.seed)
+        if group.rank == 0:
+            for line in summary_lines(opened.train.columns):
+                self.say(line)
         data = identity(opened, group)
         settings = resolve_settings(self.settings, opened, group.size)
         together(group, lambda: _try_model(settings), "start")  # before an existing run is lost
@@ -261,7 +266,9 @@ class WorkerRun:
     def _callbacks(self, found: Found | None) -> list[Callback]:
         """Those of worker 0; the results of an earlier end are removed, as the run continues."""
         job, folder, records = self.job, self.folder, list[Record]()
-        folder.remove_results()
+        folder.remove_results(COLUMNS)
+        if self.opened.train.columns:
+            folder.write_json(COLUMNS, to_json(self.opened.train.columns))
         if found is not None:
             saved = unpacked(SavedRun, found.base).run
             records = saved.journal.records

@@ -21,8 +21,9 @@ from codauc.data.repeated_values import Examiner
 from codauc.data.rows import Rows, rows_in_block
 from codauc.data.shards import block_shards, even_shards
 from codauc.data.tables.column_roles import LARGE, TableRequest, same_columns
-from codauc.data.tables.column_statistics import Floats, Moments, Summary
+from codauc.data.tables.column_statistics import Floats, Moments, Summary, Traits
 from codauc.data.tables.columnar_files import rows_at_a_time
+from codauc.data.tables.described_columns import Written
 from codauc.data.tables.encoder import Columns, Encoder
 from codauc.data.tables.labels import Integers, Labels
 from codauc.data.tables.packed_rows import Coder, EncodedRows
@@ -34,6 +35,7 @@ from codauc.data.tables.scan import (
     doubtful,
     short,
 )
+from codauc.data.tables.sparse_arrays import SparseArray
 
 Array = NDArray[Any]
 
@@ -54,8 +56,14 @@ _BROKEN = (
 class FromArray:
     """An array of features or images, and one of labels with its name."""
 
+    selects = False  # an array is taken whole
+
     def __init__(
-        self, path: str, array: Array, labels: tuple[str, Array] | None, options: TableRequest
+        self,
+        path: str,
+        array: Array | SparseArray,
+        labels: tuple[str, Array] | None,
+        options: TableRequest,
     ):
         self.path, self.array, self.labels, self.options = path, array, labels, options
         _check_array(path, array, labels)
@@ -72,6 +80,10 @@ class FromArray:
         self.columns = Columns(names, (), None if labels is None else labels[0])
         if options.encoder is not None:
             same_columns(path, options.encoder, self.columns, self.shape)
+
+    def written(self, examples: dict[str, tuple[str, ...]]) -> Written:
+        """An array has nothing but its values."""
+        return Written(examples=examples)
 
     def targets(self) -> tuple[Labels, Tensor]:
         """From the array of labels."""
@@ -127,7 +139,7 @@ class FromArray:
             done += len(part)
             if options.progress is not None:
                 options.progress(done)
-        summary = Summary(len(numbers), moments)
+        summary = Summary(len(numbers), moments, traits=Traits(array.shape[1]))
         found = Pass(numbers, summary, fingerprint, partial(self._encoded, rows, numbers))
         found.examiner = examiner
         if self.labels is not None:
@@ -141,6 +153,8 @@ class FromArray:
     def _parts(self, rows: Tensor) -> Iterator[tuple[Integers, Any]]:
         """Rows in the file's order, which is how a disk likes to be read."""
         step = rows_at_a_time(int(np.prod(self.array.shape[1:])))
+        if isinstance(self.array, SparseArray):
+            step = self.array.rows_at_a_time
         for start in range(0, len(rows), step):
             numbers = rows[start : start + step].numpy()
             yield numbers, self.array[numbers]
@@ -153,7 +167,7 @@ class FromArray:
         return coder.encode_all((part for _, part in self._parts(rows)), len(rows))
 
 
-def _check_array(path: str, array: Array, labels: tuple[str, Array] | None) -> None:
+def _check_array(path: str, array: Array | SparseArray, labels: tuple[str, Array] | None) -> None:
     numbers = array.dtype.kind in "biuf" and array.dtype.itemsize <= 8
     if array.ndim not in (2, 4) or not numbers or 0 in array.shape[1:]:
         raise ValueError(

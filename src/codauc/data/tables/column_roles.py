@@ -11,7 +11,10 @@ from typing import Any
 from codauc._internal.checks import choice, listed, real, whole
 from codauc.data.splits import Split
 from codauc.data.tables.columnar_files import TableSource
-from codauc.data.tables.encoder import Columns, Encoder
+from codauc.data.tables.date_parts import PARTS
+from codauc.data.tables.encoder import Columns, DatePart, Encoder
+
+_TIMES = ("time", "duration")  # kinds that are microseconds
 
 LARGE = 1 << 28  # bytes from which on a worker keeps rows on disk and reads only its own blocks
 
@@ -90,7 +93,7 @@ def columns_of(table: TableSource, options: TableRequest) -> Columns:
         if name not in kinds:
             raise ValueError(no_column(path, str(name), list(kinds)))
     for name in options.categories:
-        if kinds[name] == "time":
+        if kinds[name] in _TIMES:
             raise ValueError(
                 f"{path}, column {name!r} holds dates: expected numbers or texts for a category; "
                 "write them as texts, or take them as the numbers they are."
@@ -109,8 +112,11 @@ def columns_of(table: TableSource, options: TableRequest) -> Columns:
         target if target in kinds else None,
         dropped,
         numeric=frozenset(name for name in texts if _is_numeric(name, options)),
-        times=frozenset(name for name in numbers if kinds[name] == "time"),
+        times=frozenset(name for name in numbers if kinds[name] in _TIMES),
         open=frozenset(name for name in used if kinds[name] == "null"),
+        parts=tuple(
+            DatePart(name, part) for name in numbers if kinds[name] == "time" for part in PARTS
+        ),
     )
     return columns if encoder is None else same_columns(path, encoder, columns)
 
@@ -122,7 +128,7 @@ def _usable(path: str, used: dict[str, str], out: set[Any]) -> None:
             "number, save it with index=False."
         )
     for name, kind in used.items():
-        if kind not in ("number", "time", "category", "null"):
+        if kind not in ("number", *_TIMES, "category", "null"):
             raise ValueError(
                 f"{path}, column {name!r} holds {kind}: expected numbers or texts; leave it out "
                 f"with drop=[{name!r}]."
@@ -174,7 +180,7 @@ def same_columns(
         )
     numbers = tuple(number.name for number in encoder.numbers)
     categories = tuple(category.name for category in encoder.categories)
-    return replace(columns, numbers=numbers, categories=categories)
+    return replace(columns, numbers=numbers, categories=categories, parts=encoder.parts)
 
 
 def no_column(path: str, name: str, names: Sequence[str]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -16,6 +17,7 @@ from torch import Tensor
 
 from codauc._internal.checks import choice, known_arguments
 from codauc.data.binary_labels import thin_negatives
+from codauc.data.column_record import ColumnRecord
 from codauc.data.dataset import Part
 from codauc.data.fingerprint import of_worker, total
 from codauc.data.rows import Rows
@@ -23,14 +25,13 @@ from codauc.data.shards import ShardCount, even_shards, silo_shards, skewed_shar
 from codauc.data.splits import PARTS, Split
 from codauc.data.tables.column_roles import LARGE, TableRequest
 from codauc.data.tables.column_statistics import Moments, Summary, Value, of_all
+from codauc.data.tables.described_columns import RARE, check_values, described, left_out
 from codauc.data.tables.encoder import Encoder, Target, fit
 from codauc.data.tables.labels import Integers, Labels, positives_of, resolve
 from codauc.data.tables.scan import Pass
 from codauc.data.tables.table_sources import RowSource, open_source
 from codauc.workers.agreement import compare, together
 from codauc.workers.group import Group, LocalGroup
-
-_RARE = 5  # texts that occur less often are as good as unseen
 
 
 @known_arguments
@@ -275,7 +276,10 @@ def _finished(
                 f"of the {group.size} workers; use fewer."
             )
     target = _target(opened, summaries, positive, encoder)
-    coder = _fitted(opened, summaries, target) if encoder is None else encoder
+    records: tuple[ColumnRecord, ...] = ()
+    if encoder is None:
+        encoder, records = _fitted(opened, done, summaries, target)
+    coder = encoder
 
     def own_part() -> tuple[Rows | Tensor, Tensor | None]:
         y = None
@@ -292,12 +296,22 @@ def _finished(
     examined = None
     if done.examiner is not None and y is not None:
         examined = done.examiner.examined(y.numpy())
-    return Part(x, y, done.rows, known, coder, done.fingerprint, examined)
+    return Part(x, y, done.rows, known, coder, done.fingerprint, examined, records)
 
 
-def _fitted(opened: RowSource, summaries: list[Summary], target: Target) -> Encoder:
-    columns = opened.columns
-    whole_set = Summary(0, Moments(len(columns.numbers)), [{} for _ in columns.categories])
-    for summary in summaries:
+def _fitted(
+    opened: RowSource, done: Pass, summaries: list[Summary], target: Target
+) -> tuple[Encoder, tuple[ColumnRecord, ...]]:
+    """The encoder of the rows of all workers, and a record of each column."""
+    columns, whole_set = opened.columns, copy.deepcopy(summaries[0])
+    for summary in summaries[1:]:
         whole_set.merge(summary)
-    return fit(columns, target, whole_set, rare=_RARE, shape=opened.shape)
+    out: dict[str, str] = {}
+    if opened.selects:
+        out = left_out(columns, whole_set)
+    else:
+        check_values(columns, whole_set)
+    encoder = fit(columns, target, whole_set, rare=RARE, left_out=out, shape=opened.shape)
+    if not opened.selects:
+        return encoder, ()
+    return encoder, described(columns, encoder, whole_set, out, opened.written(done.examples))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -18,12 +18,13 @@ from codauc.data.rows import Rows
 from codauc.data.tables.column_roles import TableRequest
 from codauc.data.tables.column_statistics import Floats, Summary, Value
 from codauc.data.tables.columnar_files import TableSource, arrow
+from codauc.data.tables.date_parts import cycle
+from codauc.data.tables.described_columns import examples_of
 from codauc.data.tables.encoder import Columns, Encoder
 from codauc.data.tables.labels import Integers, Labels, tidy
 from codauc.data.tables.packed_rows import Packer
 from codauc.data.tables.row_selection import NumberedBatches
 
-_TEXTS = 100_000  # different texts from which on a column is no category
 _LARGEST = 1e150  # beyond, squares and so the standard deviation are infinite
 
 
@@ -38,6 +39,7 @@ class Pass:
     labels: Labels | None = None
     codes: Tensor | None = None  # which of the labels each row has
     examiner: Examiner | None = None
+    examples: dict[str, tuple[str, ...]] = field(default_factory=dict)  # values of the columns
 
 
 def check_count(path: str, count: int, workers: int) -> None:
@@ -58,13 +60,15 @@ def scan_table(
 ) -> Pass:
     """The pass over rows of a table, which are packed."""
     path, target = table.path, columns.target
-    packer = Packer(len(columns.numbers), len(columns.categories), request, encoder)
+    packer = Packer(columns, request, encoder)
     if request.examine:
         packer.examiner = Examiner(columns.numbers, columns.categories, columns.times)
     labels = None if target is None else Labels(path, target)
     known: list[dict[Any, int]] = [{} for _ in columns.categories]
     rows, codes, fingerprint = list[Tensor](), list[Tensor](), 0
+    examples: dict[str, tuple[str, ...]] = {}
     for numbers, batch in batches:
+        examples = examples or examples_of(batch)
         rows.append(torch.from_numpy(numbers))
         fingerprint += _pack(path, batch, numbers, columns, packer, known)
         if labels is not None and target is not None:
@@ -83,6 +87,7 @@ def scan_table(
         labels,
         torch.cat(codes) if codes else None,
         packer.examiner,
+        examples,
     )
 
 
@@ -107,18 +112,24 @@ def _pack(
             column = _without_nan(path, name, column, rows, nan)
         found = texts_of(column, numeric=name in columns.numeric)
         texts.append(vocabulary.encode(*found))
-        add_texts(marks, i, *found, known[i])
+        seen = {} if vocabulary.full else known[i]
+        add_texts(marks, i, *found, seen)
         if first:
-            ids.append(np.array([known[i][v] for v in found[0]], np.uint64)[found[1][:first]])
-        if len(vocabulary.codes) > _TEXTS:
-            raise ValueError(
-                f"{path}, column {name!r} has more than {_TEXTS:,} different texts: "
-                f"expected a category; leave it out with drop=[{name!r}]."
-            )
-    packer.add(numbers, texts)
+            ids.append(np.array([seen[v] for v in found[0]], np.uint64)[found[1][:first]])
+    packer.add(_with_cycles(numbers, columns), texts)
     if examiner is not None:
         examiner.add(marks[:first], numbers[:first], ids)
     return total(rows, marks)
+
+
+def _with_cycles(numbers: Floats, columns: Columns) -> Floats:
+    """The numbers, and beside them sine and cosine of the dates' parts."""
+    if not columns.parts:
+        return numbers
+    places = {name: i for i, name in enumerate(columns.numbers)}
+    times = torch.from_numpy(numbers)
+    cycles = [cycle(times[:, places[part.name]], part.part) for part in columns.parts]
+    return torch.cat([times, *cycles], dim=1).numpy()
 
 
 def short(codes: Integers) -> Tensor:
