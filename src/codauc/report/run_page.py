@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from codauc._internal import formats
+from codauc.report.baseline_cards import as_good, baselines_card
 from codauc.report.explanation_cards import importance_card, mistakes_card
 from codauc.report.history_cards import cost_cards, profile_cards, training_cards
 from codauc.report.rendering import CardTable, render
@@ -39,6 +40,7 @@ def page(run: RunFolder) -> str:
         score_cards=score_cards(found),
         threshold_card=threshold_card(found),
         column_cards=[importance_card(found), mistakes_card(found)],
+        baselines_card=baselines_card(found),
         not_measured=str(found.importance.get("reason") or ""),
         training_cards=training_cards(found),
         cost_cards=cost_cards(found),
@@ -151,6 +153,7 @@ def warnings(run: Material) -> Iterator[str]:
         yield f"{formats.count(missing)} test scores are not numbers and are left out of the plots."
     if run.scores is not None and run.points is None:
         yield "The test set has samples of one class only: there is no ROC curve and no AUC."
+    yield from as_good(run)
     yield from texts(run.summary.get("notes"))
 
 

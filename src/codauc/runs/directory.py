@@ -40,6 +40,8 @@ MODEL, SCORES, REPORT = "model.safetensors", "test_scores.npz", "report.html"
 PROFILE, TRACE = "profile.json", "trace.json"
 COLUMNS = "columns.json"
 IMPORTANCE, MISTAKES = "importance.json", "mistakes.json"
+BASELINES = "baselines.json"
+_RESULTS = (SUMMARY, SCORES, REPORT, PROFILE, TRACE, IMPORTANCE, MISTAKES, BASELINES)
 LOCK = ".lock"
 
 
@@ -137,7 +139,7 @@ class RunFolder:
 
     def remove_results(self, *more: str) -> None:
         """Remove the results of an earlier end."""
-        for name in (SUMMARY, SCORES, REPORT, PROFILE, TRACE, IMPORTANCE, MISTAKES, *more):
+        for name in (*_RESULTS, *more):
             (self / name).unlink(missing_ok=True)
 
     @contextmanager
