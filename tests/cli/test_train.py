@@ -20,7 +20,9 @@ COMMAND = [sys.executable, "-m", "codauc"]
 QUICK = ("--target", "fraud", "--positive", "yes", "--steps", "84")
 FILES = {
     "config.toml",
+    "importance.json",
     "metrics.jsonl",
+    "mistakes.json",
     "model.safetensors",
     "report.html",
     "summary.json",
@@ -43,6 +45,31 @@ def test_a_run_leaves_its_settings_history_model_summary_and_report(run):
     )
     scores = RunFolder(run).scores()
     assert auc(scores.scores, scores.labels) == pytest.approx(summary["test_auc"], abs=1e-6)
+
+
+def test_the_report_names_the_columns_that_the_model_goes_by(run, table, codauc, tmp_path):
+    found = json.loads((run / "importance.json").read_text())
+    lost = {column["name"]: column["lost"] for column in found["columns"]}
+    assert set(lost) == {"age", "amount", "country"}
+    assert min(lost["age"], lost["amount"]) > 0.03 > abs(lost["country"])
+    assert codauc("report", run, "--out", tmp_path / "again.html")[0] == 0  # without the data
+    for text in ((run / "report.html").read_text(), (tmp_path / "again.html").read_text()):
+        assert "Importance of columns" in text
+        assert "The most confident mistakes" in text
+
+
+def test_a_leak_is_called_unusual_with_what_to_do(codauc, tmp_path):
+    rng = np.random.default_rng(0)
+    y = rng.random(800) < 0.2
+    x = np.stack([rng.normal(size=800), y + 0.01 * rng.normal(size=800)], axis=1)
+    np.savez(tmp_path / "leak.npz", X=x, y=y)
+    code, output, _ = codauc(
+        "train", tmp_path / "leak.npz", "--target", "y", "--steps", "84", "--out", tmp_path / "r"
+    )
+    assert code == 0
+    for said in ("is unusual", "--drop", "--group"):
+        assert said in output
+        assert said in (tmp_path / "r/report.html").read_text()
 
 
 def test_what_is_logged_is_on_a_scale_people_can_read(run):

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from codauc.metrics.auc_difference import paired_auc_difference
 from codauc.metrics.auc_values import auc, auc_interval
-from codauc.report.curves import operating, reaching, shares, thinned_points, wilson
+from codauc.report.curves import operating, reaching, score_groups, shares, thinned_points, wilson
 from codauc.report.test_set_cards import rounded_down
 
 samples = st.lists(
@@ -94,8 +94,31 @@ def test_wilson_holds_the_share_and_stays_within_0_and_1():
 
 
 def test_shares_add_up_to_one():
-    assert shares(np.array([-1e9, -1.0, 0.0, 5.0, np.inf]), 40).sum() == pytest.approx(1)
-    assert shares(np.array([np.nan]), 40).sum() == 0
+    edges = np.linspace(-3, 3, 41)
+    assert shares(np.array([-1e9, -1.0, 0.0, 5.0, np.inf]), edges).sum() == pytest.approx(1)
+    assert shares(np.array([np.nan]), edges).sum() == 0
+
+
+@pytest.mark.parametrize("ratio", [0.5, 0.01, 0.97])
+def test_groups_of_scores_hold_every_sample_and_about_as_many_of_the_rarer_class(ratio):
+    rng = np.random.default_rng(0)
+    odds = rng.normal(np.log(ratio / (1 - ratio)), 1.0, 20_000)
+    labels = rng.random(20_000) < 1 / (1 + np.exp(-odds))
+    groups = score_groups(odds, labels)
+    assert len(groups) == 10
+    assert sum(group.samples for group in groups) == 20_000
+    assert sum(group.positives for group in groups) == labels.sum()
+    rarer = [g.positives if ratio <= 0.5 else g.samples - g.positives for g in groups]
+    assert max(rarer) <= min(rarer) + 1
+    # scores that are true log-odds: the share of positives is what is predicted
+    for predicted, positives, samples in groups:
+        error = np.sqrt(predicted * (1 - predicted) / samples)
+        assert abs(positives / samples - predicted) < 4 * error
+
+
+def test_equal_scores_are_one_group():
+    assert len(score_groups(np.zeros(500), np.arange(500) < 50)) == 1
+    assert score_groups(np.full(3, np.nan), np.array([True, False, True])) == []
 
 
 def by_hand(scores, labels):

@@ -11,7 +11,16 @@ import numpy as np
 import pytest
 
 from codauc.report.run_page import meaning, page
-from codauc.runs.directory import CONFIG, METRICS, SCORES, SUMMARY, History, RunFolder
+from codauc.runs.directory import (
+    CONFIG,
+    IMPORTANCE,
+    METRICS,
+    MISTAKES,
+    SCORES,
+    SUMMARY,
+    History,
+    RunFolder,
+)
 
 HOSTILE = "</script></title><img src=x onerror=alert(1)><svg onload=alert(1)>\"'&"
 VOID = {"meta", "img", "br", "link", "input"}
@@ -19,6 +28,7 @@ PLOTS = [
     "ROC curve of the test set",
     "Precision and recall of the test set",
     "Scores of the test set",
+    "Calibration",
     "Validation AUC against iterations",
     "Validation AUC against rounds",
     "Validation AUC against bytes sent",
@@ -259,6 +269,96 @@ def test_odd_scores(make_run, kind):
     reader = checked(text)
     assert ("not numbers" in reader.text) == ("nan" in kind)
     assert ("ROC curve of the test set" in titles(text)) == (kind != "all nan")
+
+
+def test_scores_of_rare_positives_do_not_collapse_at_zero(make_run):
+    """The histogram is on the scale of log-odds: probabilities under 3% fill more than one bar."""
+    rng = np.random.default_rng(0)
+    labels = rng.random(20_000) < 0.01
+    run = make_run()
+    run.write_scores(rng.normal(-6.0, 1.0, 20_000) + 2 * labels, labels)
+    chart = chart_of(page(run), "Scores of the test set")
+    assert {"0.1%", "1%"} <= set(re.findall(r">([\d.]+%)</text>", chart))
+    heights = re.findall(r"negatives: ([\d.e-]+) at", chart)
+    assert sum(float(height) > 1 for height in heights) > 10
+
+
+def chart_of(text, title):
+    return next(c for c in re.findall(r"<svg.*?</svg>", text, re.S) if f"<title>{title}<" in c)
+
+
+@pytest.mark.parametrize(
+    ("calibration", "said"),
+    [
+        ({"scale": 0.7, "shift": -1.0}, "were calibrated on the validation set"),
+        ({"scale": 1.0, "shift": 0.0}, "were not calibrated"),
+        ("odd", "not recorded"),
+    ],
+)
+def test_the_calibration_card_says_whether_scores_were_calibrated(make_run, calibration, said):
+    assert said in checked(page(make_run(summary={"calibration": calibration}))).text
+
+
+def test_a_test_auc_over_0_999_is_called_unusual_with_what_to_check(make_run):
+    said = checked(page(make_run(summary={"test_auc": 0.99951}))).text
+    assert "is unusual" in said
+    assert "--drop" in said
+    assert "--group" in said
+    assert "unusual" not in checked(page(make_run("other", summary={"test_auc": 0.998}))).text
+
+
+def column(i, lost):
+    return {"name": f"column {i}", "lost": lost, "low": lost - 0.01, "high": lost + 0.01}
+
+
+def test_the_most_important_columns_are_shown_in_order_with_intervals(make_run):
+    run = make_run()
+    found = {"columns": [column(i, 0.005 * i) for i in range(30)], "of": 500, "measured": 30}
+    run.write_json(IMPORTANCE, found | {"rows": 1000, "positives": 20, "permutations": 5})
+    text = page(run)
+    said = checked(text).text
+    names = re.findall(r">(column \d+)</text>", chart_of(text, "Importance of columns"))
+    assert names == [f"column {i}" for i in range(29, 9, -1)]
+    assert "5 permutations of 1,000 rows, 20 positive" in said
+    assert "Of 500 columns, 30 were measured" in said
+
+
+def test_images_have_a_sentence_in_place_of_importance(make_run):
+    run = make_run()
+    run.write_json(IMPORTANCE, {"columns": [], "reason": "Not measured for images."})
+    text = page(run)
+    assert "Not measured for images." in checked(text).text
+    assert "Importance of columns" not in titles(text)
+
+
+def test_mistakes_are_listed_by_row_and_file(make_run):
+    run = make_run()
+    one = {"row": 71, "positive": True, "score": -4.0, "beyond": 0.9, "file": "b/<7>.png"}
+    two = {"row": 5, "positive": False, "score": 3.0, "beyond": 0.25, "file": None}
+    run.write_json(MISTAKES, {"samples": [one, two]})
+    said = " ".join(checked(page(run)).text.split())
+    assert "71b/<7>.pngpositive1.8%90.0%" in said
+    assert "5-negative95.3%25.0%" in said
+
+
+@pytest.mark.parametrize("name", [IMPORTANCE, MISTAKES])
+@pytest.mark.parametrize(
+    "plain",
+    [
+        {},
+        {"columns": "x", "samples": 3, "rows": [], "reason": None},
+        {"columns": [{}, {"name": None, "lost": "a"}, 5], "samples": [{}, {"row": "x"}, 5]},
+        {
+            "columns": [{"name": HOSTILE, "lost": 1e300, "low": -1e300, "high": 1e300}],
+            "samples": [{"row": 1e300, "file": HOSTILE, "score": 1e300, "beyond": "x"}],
+            **dict.fromkeys(("rows", "positives", "permutations", "of", "measured"), HOSTILE),
+        },
+    ],
+)
+def test_explanations_that_were_changed_do_no_harm(make_run, name, plain):
+    run = make_run()
+    run.write_json(name, plain)
+    checked(page(run))
 
 
 @pytest.mark.parametrize("n", [0, 1, 10])

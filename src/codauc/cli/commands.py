@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from codauc._internal.files import whole_file
 from codauc._internal.imports import imported_class, importing_from_here
 from codauc._internal.terminal import printable, printable_lines
 from codauc._internal.text_table import table
-from codauc.cli.setting_options import settings_of
+from codauc.cli.setting_options import in_options, settings_of, settings_with_options
 from codauc.runs.directory import PROFILE, REPORT, SUMMARY, RunFolder
 
 Options = dict[str, Any]
@@ -99,11 +100,14 @@ def _callback(path: str) -> Any:
 
 
 def _result(summary: dict[str, Any]) -> list[str]:
-    from codauc.report.run_page import FEW_POSITIVES
+    from codauc.report.run_page import FEW_POSITIVES, too_good
 
-    lines = [printable(f"Note: {note}") for note in summary["notes"]]
+    known = [each.option for _, each in settings_with_options()]
+    lines = [printable(f"Note: {in_options(note, known)}") for note in summary["notes"]]
     if 0 < summary["test_positives"] < FEW_POSITIVES:
         lines.append(f"Note: only {summary['test_positives']} test positives: a wide interval.")
+    if doubt := too_good(summary["test_auc"]):
+        lines.append(f"Note: {doubt}")
     if summary["interrupted"]:
         lines.append(f"Interrupted after {summary['steps']} steps; the best model is kept.")
     if summary["test_auc"] is None:
@@ -241,30 +245,39 @@ def export(options: Options) -> int:
 
 
 def baselines(options: Options) -> int:
-    """Train in six ways, print one table."""
+    """Train in six ways and fit models of other libraries; print one table."""
     from codauc.report.comparison import comparison_page
-    from codauc.reproduce.baselines import run_baselines
+    from codauc.reproduce.baselines import SEEDS_HEADER, Baselines, seed_rows
     from codauc.training.directory_claim import new_directory
 
-    settings = settings_of(options)
+    settings, seeds = settings_of(options), options["seeds"]
+    if seeds < 1:
+        raise ValueError(f"--seeds {seeds}: expected at least 1.")
     name = Path(settings.data.source).name.split(".")[0]
-    out = options["out"] or new_directory(f"{name}-baselines")
-    with importing_from_here([settings.model.name]):
-        folders = run_baselines(
-            settings,
-            Path(out),
-            resume=options["resume"],
-            overwrite=options["overwrite"],
-            quiet=options["quiet"] or options["json"],
-        )
-    runs = [RunFolder(folder) for folder in folders]
-    if not (runs[-1] / SUMMARY).exists():
-        say(f"Asked to leave: saved. Resume with the same command, --out {out} and --resume.")
-        return 0
-    cut = not runs[-1].finished
-    runs = runs[:-1] if cut and len(runs) > 1 else runs
-    _say_compared(runs, RunFolder(out).write("comparison.html", comparison_page(runs)), options)
-    return 130 if cut else 0
+    out = Path(options["out"] or new_directory(f"{name}-baselines"))
+    how = {key: options[key] for key in ("resume", "overwrite")}
+    how["quiet"], found = options["quiet"] or options["json"], list[list[Path]]()
+    for seed in range(settings.seed, settings.seed + seeds):
+        place = out if seeds == 1 else out / f"seed-{seed}"
+        with importing_from_here([settings.model.name]):
+            folders = Baselines(replace(settings, seed=seed), place, **how).run()
+        runs = [RunFolder(folder) for folder in folders]
+        if not (runs[-1] / SUMMARY).exists():
+            say(f"Asked to leave: saved. Resume with the same command, --out {out} and --resume.")
+            return 0
+        cut = not runs[-1].finished
+        runs = runs[:-1] if cut and len(runs) > 1 else runs
+        page = RunFolder(place).write("comparison.html", comparison_page(runs))
+        if seeds == 1 or cut:
+            _say_compared(runs, page, options)
+            return 130 if cut else 0
+        found.append(folders)
+    rows = seed_rows(found)
+    if options["json"]:
+        say_json([dict(zip(SEEDS_HEADER, row, strict=True)) for row in rows])
+    else:
+        say(table(SEEDS_HEADER, rows))
+    return 0
 
 
 def reproduce(options: Options) -> int:

@@ -28,11 +28,14 @@ run holds the settings, the history, the model, the AUC of the test set and a re
   codauc train cifar-10-binary.tar.gz --positive half --keep-negatives 0.4 --simulate 4
   codauc train --config runs/fraud-1/config.toml --seed 1 --out runs/again
   codauc train --resume --out runs/fraud-1""",
-    "baselines": """train the same network in six ways and compare
-Train with cross-entropy (data parallel; local steps), PPD-SG on one worker, NP-PPD-SG,
-one-shot averaging and CoDA, on simulated workers; print one table.
+    "baselines": """compare with other ways to train and with other libraries
+Train the same network with CoDA, PPD-SG on one worker, NP-PPD-SG, one-shot averaging and
+cross-entropy (data parallel; local steps), on simulated workers; fit logistic regression,
+HistGradientBoosting and, where installed, LightGBM, CatBoost and XGBoost to the same rows
+of a table; print one table with paired intervals.
 
-  codauc baselines fraud.csv --target is_fraud --simulate 4""",
+  codauc baselines fraud.csv --target is_fraud --simulate 4
+  codauc baselines fraud.csv --target is_fraud --seeds 5""",
     "evaluate": """the AUC of a run's model on other data
 Score labelled data with a run's model; print the AUC with its interval.
 
@@ -160,7 +163,10 @@ def _training(command: Parser, *, full: bool, baselines: bool) -> None:
     add("--config", "settings to begin with; options change them", "FILE")
     for shared in (_TRUST, _QUIET, _JSON):
         add(*shared)
-    if not baselines:
+    if baselines:
+        add("--seeds", "repeat with so many seeds, each with splits of its own (%(default)s)", "N",
+            type=int, default=1)  # fmt: skip
+    else:
         add("--tensorboard", "also write events for TensorBoard")
         add("--profile", "measure where the time goes: a table, profile.json, a part of the "
             "report, and trace.json of a few steps; the model stays the same")  # fmt: skip

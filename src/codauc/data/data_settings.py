@@ -42,6 +42,14 @@ class DataSettings:
     validation_fraction: float = setting(
         0.15, "share of the rows to hold out to choose the model ({default})", metavar="SHARE",
         least=0, below=1, remedy="it is the share of samples, such as 0.2")
+    group: str | None = setting(
+        None,
+        "column such as the patient, whose rows stay together: all for training, for validation or "
+        "for the test; it is no input", metavar="COLUMN")
+    time: str | None = setting(
+        None,
+        "column of dates or numbers: the oldest rows are for training, the newest for the test",
+        metavar="COLUMN")
     watch: str = setting(
         "validation",
         "set that is evaluated during training; test, as in papers, holds out no validation set "
@@ -75,6 +83,11 @@ class DataSettings:
         check(self)
         as_tuples(self, "positive", "negative", "drop", "categories")
         check_text("source", self.source)
+        if self.group is not None and self.time is not None:
+            raise ValueError(
+                f"group={self.group} and time={self.time}: expected at most one way to split; "
+                "leave one out."
+            )
         if self.keep_negatives > 1:
             raise ValueError(
                 f"keep_negatives={self.keep_negatives:g}: expected at most 1, which keeps all."

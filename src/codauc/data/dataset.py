@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from codauc.data.column_record import ColumnRecord
+from codauc.data.repeated_values import Examined
 from codauc.data.shards import ShardCount
 
 if TYPE_CHECKING:
@@ -20,9 +22,11 @@ class Part:
     `x` are the inputs: a tensor [N, ...], or `Rows` to read them from. `y` are the labels, None
     where the source has none, and `rows` the samples' numbers in the source, from 0. `counts` has
     every worker's samples and positives, if all have labels. `encoder` is that of a table or an
-    array. `fingerprint` is a number of this worker's inputs as they were read; its sum over all
-    workers, modulo 2**64, differs for different data. `notes` say what is odd about data that are
-    read with the encoder of a training set.
+    array, and `columns` says of a table's training part how each column was read. `fingerprint` is
+    a number of this worker's inputs as they were read; its sum over all workers, modulo 2**64,
+    differs for different data. `examined` is what hints are made of. `groups` are numbers of the
+    groups that a split keeps together. `notes` say what is odd about data that are read with the
+    encoder of a training set.
     """
 
     x: Any
@@ -31,6 +35,9 @@ class Part:
     counts: list[ShardCount]
     encoder: Encoder | None = field(default=None, repr=False)
     fingerprint: int = field(default=0, repr=False)
+    examined: Examined | None = field(default=None, repr=False)
+    columns: tuple[ColumnRecord, ...] = field(default=(), repr=False)
+    groups: Tensor | None = field(default=None, repr=False)
     notes: tuple[str, ...] = field(default=(), repr=False)
 
     @property
@@ -62,6 +69,7 @@ class DataSet:
     negative: tuple[str, ...]
     shape: tuple[int, ...] = ()  # of an image: channels, height, width
     watch: str = "validation"
+    hints: tuple[str, ...] = ()  # what is doubtful of the data, and what to do about it
 
     @staticmethod
     def of_table(

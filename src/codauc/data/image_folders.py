@@ -229,6 +229,19 @@ def _table(path: str, file_column: str, target: str) -> Iterator[tuple[str, str,
             row += 1
 
 
+def image_groups(csv_path: str, file_column: str, group: str) -> list[str]:
+    """The group of each image that a table names: the texts in its column `group`."""
+    found = list[str]()
+    for where, _, text in _table(csv_path, file_column, group):
+        if not text:
+            raise ValueError(
+                f"{where} has no text in {group!r}: expected a group in every row; fill it in, or "
+                "leave the row out."
+            )
+        found.append(text)
+    return found
+
+
 def _inside(root: str, name: str, where: str) -> None:
     """Refuse a name that leads out of `root` or to no file."""
     if PurePath(name).anchor or ".." in PurePath(name).parts:

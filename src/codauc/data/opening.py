@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from codauc._internal.checks import warn
@@ -17,7 +19,7 @@ from codauc.data.binary_labels import thin_negatives
 from codauc.data.data_settings import DataSettings
 from codauc.data.dataset import DataSet, Part
 from codauc.data.fingerprint import Marks, file_marks, row_marks, total
-from codauc.data.image_folders import SUFFIXES
+from codauc.data.image_folders import SUFFIXES, image_groups
 from codauc.data.image_sources import (
     SAMPLE,
     NamedImages,
@@ -27,6 +29,7 @@ from codauc.data.image_sources import (
     known_labels,
     read_images,
 )
+from codauc.data.repeated_values import split_hints
 from codauc.data.rows import as_rows
 from codauc.data.shards import ShardCount, even_shards, skewed_shards
 from codauc.data.splits import PARTS, Split
@@ -50,9 +53,8 @@ def open_data(
         settings = replace(settings, source=settings.source.replace("{rank}", str(group.rank)))
     if together(group, lambda: is_table(settings), "start"):
         found = _open_table(settings, group, seed, progress)
-    elif settings.silo or settings.own:
-        name = "silo" if settings.silo else "own"
-        raise ValueError(f"{name} with images: expected a table; leave it out.")
+    elif refused := _only_of_tables(settings):
+        raise ValueError(f"{refused} with images: expected a table; leave it out.")
     else:
         found = _open_images(settings, group, seed)
     if settings.watch == "test" and found.test is None:
@@ -60,6 +62,13 @@ def open_data(
             f"watch=test: {settings.source} has no test set; expected test or test_fraction."
         )
     return found
+
+
+def _only_of_tables(settings: DataSettings) -> str | None:
+    """A setting that images do not have; a group they have if a table names them."""
+    group = settings.group if settings.images is None else None
+    asked = {"silo": settings.silo, "own": settings.own, "group": group, "time": settings.time}
+    return next((name for name, value in asked.items() if value), None)
 
 
 def open_whole(
@@ -122,9 +131,21 @@ def _no_such(path: Path) -> str:
 
 def _split(settings: DataSettings, seed: int, *, own_test: bool) -> Split | None:
     test = 0.0 if own_test else settings.test_fraction
+    by = settings.group or settings.time
+    if by and own_test:
+        raise ValueError(
+            f"{'group' if settings.group else 'time'}={by} with a test set of its own: expected "
+            "one data set, whose rows are all split by this column; leave out the test set "
+            "(test=FILE), or leave out the column."
+        )
     if not test and not settings.validation:
+        if by:
+            raise ValueError(
+                f"{'group' if settings.group else 'time'}={by} and nothing to hold out: expected "
+                "test_fraction or validation_fraction above 0; or leave it out."
+            )
         return None
-    return Split(test, settings.validation, seed)
+    return Split(test, settings.validation, seed, settings.group, settings.time)
 
 
 # What the settings of data and the request to read a table have in common.
@@ -141,14 +162,32 @@ def _open_table(
     split = _split(settings, seed, own_test=settings.test is not None)
     shared: dict[str, Any] = {name: getattr(settings, name) for name in _SHARED}
     positive = settings.positive or None
-    request = TableRequest(**shared, positive=positive, split=split, seed=seed, progress=progress)
+    request = TableRequest(
+        **shared,
+        positive=positive,
+        split=split,
+        seed=seed,
+        progress=progress,
+        examine=split is not None and split.by is None,
+    )
     names = ["train", *(part for part in PARTS[1:] if split is not None and getattr(split, part))]
     parts = read_parts(settings.source, request, names, group)
+    hints = _hints(parts)
+    parts = {name: replace(part, examined=None) for name, part in parts.items()}
     if settings.test is not None:
         parts["test"] = _own_test(settings, request, parts["train"].encoder, group)
-    return DataSet.of_table(
+    opened = DataSet.of_table(
         parts["train"], parts.get("validation"), parts.get("test"), settings.watch
     )
+    return replace(opened, hints=hints)
+
+
+def _hints(parts: dict[str, Part]) -> tuple[str, ...]:
+    """What is doubtful of the split, as far as this worker's rows tell."""
+    title = "test" if "test" in parts else "validation"
+    other = parts[title].examined if title in parts else None
+    train = parts["train"].examined
+    return () if train is None or other is None else tuple(split_hints(train, other, title))
 
 
 def _own_test(
@@ -184,7 +223,8 @@ def _open_images(settings: DataSettings, group: Group, seed: int) -> DataSet:
     labels = together(group, lambda: binary_labels(settings, train.y, classes), "start")
     compare(group, {"labels": labels, "source": len(train.x)}, torch.device("cpu"))
     split = _split(settings, seed, own_test=test is not None)
-    rows = {part: split.rows(labels, part) for part in PARTS} if split else {}
+    by = _image_groups(settings, group) if split else None
+    rows = split.parts(labels, by) if split else {}
     if not split:
         rows["train"] = torch.arange(len(labels))
     kept = rows["train"][thin_negatives(labels[rows["train"]], settings.keep_negatives, seed)]
@@ -194,7 +234,8 @@ def _open_images(settings: DataSettings, group: Group, seed: int) -> DataSet:
             shards = even_shards(len(rows), group.size, seed)
         else:
             shards = skewed_shards(labels[rows], group.size, skew, seed)
-        return _marked(_share(samples, labels, rows, shards, group), samples.marks)
+        mine = _marked(_share(samples, labels, rows, shards, group), samples.marks)
+        return mine if by is None else replace(mine, groups=torch.from_numpy(by[mine.rows.numpy()]))
 
     parts = {"train": part(train, labels, kept, settings.skew)}
     if split:
@@ -213,6 +254,15 @@ def _open_images(settings: DataSettings, group: Group, seed: int) -> DataSet:
         tuple(as_rows(parts["train"].x).gather(torch.tensor([0])).shape[1:]),
         settings.watch,
     )
+
+
+def _image_groups(settings: DataSettings, group: Group) -> NDArray[np.int64] | None:
+    """The number of each image's group, if a split keeps groups together."""
+    name, table, column = settings.group, settings.source, str(settings.file_column)
+    if name is None:
+        return None
+    found = together(group, lambda: image_groups(table, column, name), "start")
+    return np.unique(found, return_inverse=True)[1].ravel()
 
 
 _being_read: WeakValueDictionary[DataSettings, NamedImages] = WeakValueDictionary()

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from codauc._internal.checks import choice, real, whole
 from codauc._internal.random_streams import generator
+from codauc.data.group_splits import group_parts, time_parts
 
 PARTS = ("train", "validation", "test")
 
@@ -22,6 +25,11 @@ class Split:
     sample of each class. What is where depends on the labels and the seed alone, never on the
     number of workers.
 
+    `group` is the name of a column, such as the patient, or one value per sample: all samples of a
+    group are in one part, and parts are as near to their shares, of positives and of negatives, as
+    groups allow. `time` is likewise a column of dates or numbers, or one value per sample: the
+    oldest samples are for training, the newest for testing, and samples of one time stay together.
+
     >>> labels = torch.arange(100) % 10 == 0
     >>> split = Split(test=0.2, validation=0.1)
     >>> found = [split.rows(labels, part) for part in PARTS]
@@ -32,6 +40,8 @@ class Split:
     test: float = 0.0
     validation: float = 0.0
     seed: int = 0
+    group: Any = None
+    time: Any = None
 
     def __post_init__(self) -> None:
         for name in ("test", "validation"):
@@ -44,10 +54,53 @@ class Split:
                 "left for training; use less than 1 together."
             )
         whole("seed", self.seed, least=0, remedy="use 0 if any seed will do")
+        if self.group is not None and self.time is not None:
+            raise ValueError("group and time: expected at most one way to split; leave one out.")
+        for name in ("group", "time"):
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, str):
+                object.__setattr__(self, name, _per_sample(name, value))
 
-    def rows(self, labels: Tensor, part: str) -> Tensor:
-        """The numbers of one part's samples, in ascending order."""
+    @property
+    def by(self) -> Any:
+        """What decides beside the labels: the name of a column, one value per sample, or None."""
+        return self.group if self.time is None else self.time
+
+    def parts(self, labels: Tensor, by: NDArray[Any] | None = None) -> dict[str, Tensor]:
+        """The numbers of each part's samples, in ascending order.
+
+        `by` are the values of the column that `group` or `time` names.
+        """
+        by = self.by if by is None and not isinstance(self.by, str) else by
+        if by is None:
+            return {part: self._of_classes(labels, place) for place, part in enumerate(PARTS)}
+        shares, flags = self._shares(), labels.numpy().astype(np.bool_)
+        if len(by) != len(flags):
+            raise ValueError(
+                f"{len(by)} values to split by for {len(flags)} samples: expected one per sample."
+            )
+        name = self.by if isinstance(self.by, str) else "..."
+        if self.time is None:
+            home = group_parts(flags, by, shares, self.seed, name)
+        else:
+            home = time_parts(flags, np.asarray(by, np.float64), shares, name)
+        return {
+            part: torch.from_numpy(np.flatnonzero(home == place))
+            for place, part in enumerate(PARTS)
+        }
+
+    def _shares(self) -> tuple[float, float, float]:
+        return 1 - self.test - self.validation, self.validation, self.test
+
+    def rows(self, labels: Tensor, part: str, by: NDArray[Any] | None = None) -> Tensor:
+        """The numbers of one part's samples, in ascending order; see `parts`."""
         place = PARTS.index(choice("part", part, PARTS))
+        if self.by is not None:
+            return self.parts(labels, by)[part]
+        return self._of_classes(labels, place)
+
+    def _of_classes(self, labels: Tensor, place: int) -> Tensor:
+        """The samples of one part, each class by itself."""
         found = []
         for positive in (False, True):
             members = (labels == positive).nonzero().flatten()
@@ -66,3 +119,28 @@ class Split:
             shuffled = members[torch.randperm(len(members), generator=source)]
             found.append(torch.split(shuffled, [train, validation, test])[place])
         return torch.cat(found).sort().values
+
+
+def _per_sample(name: str, values: Any) -> NDArray[Any]:
+    """One value per sample: numbers of groups, or times as float64."""
+    if not hasattr(values, "__len__"):
+        raise ValueError(
+            f"{name}={values!r}: expected the name of a column, a text, or one value per sample."
+        )
+    array = np.asarray(values)
+    if array.ndim != 1:
+        raise ValueError(f"{name} of shape {list(array.shape)}: expected one value per sample.")
+    if array.dtype.kind in "Mm":
+        array = np.where(np.isnat(array), np.nan, array.astype("int64").astype(np.float64))
+    objects = array.dtype.kind == "O"
+    missing = [v is None or v != v for v in array.tolist()] if objects else array != array
+    if np.any(missing):
+        raise ValueError(
+            f"{name}, sample {int(np.argmax(missing))}: the value is missing; expected one for "
+            "each sample: fill it in, or leave the sample out."
+        )
+    if name == "time":
+        return np.asarray(array, np.float64)
+    array = np.array([str(v) for v in array.tolist()]) if objects else array
+    found: NDArray[Any] = np.unique(array, return_inverse=True)[1].ravel()
+    return found

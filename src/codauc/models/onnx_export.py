@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from codauc._internal.checks import known_arguments
 from codauc._internal.files import whole_file
 from codauc.data import Encoder
+from codauc.data.tables.date_parts import cycle
 from codauc.data.tables.encoder import FIRST, MISSING, UNSEEN
 from codauc.metrics.calibration import Calibration
 from codauc.models.base import positive
@@ -45,7 +46,8 @@ def export_onnx(
     Inputs for a table are its raw values: `numbers`, float64 [N, n] in the order of
     `encoder.numbers`, with NaN for missing and microseconds since 1970 for dates; and `categories`,
     int64 [N, c], the codes of `encoder.categories`; a code that does not exist counts as 0, unseen.
-    An input without columns is left out. The file standardises as `read_table` does.
+    An input without columns is left out. The file standardises as `read_table` does, and makes the
+    cycles of dates from their microseconds.
     For images the input is `x`, float32 [N, *shape], scaled as in training; `shape` is (channels,
     height, width), and that of an array of images is known.
 
@@ -96,6 +98,8 @@ class _TableInputs(nn.Module):
     def __init__(self, encoder: Encoder) -> None:
         super().__init__()
         self.flagged, self.categories = encoder.flagged, len(encoder.categories)
+        places = {number.name: i for i, number in enumerate(encoder.numbers)}
+        self.parts = [(places[part.name], part.part) for part in encoder.parts]
         self.register_buffer("means", torch.from_numpy(encoder.means()))
         self.register_buffer("scales", torch.from_numpy(1 / encoder.stds()))
         sizes = [category.size for category in encoder.categories]
@@ -115,7 +119,13 @@ class _TableInputs(nn.Module):
     def _numbers(self, raw: Tensor) -> list[Tensor]:
         missing = raw.isnan()
         standard = torch.where(missing, 0.0, (raw - self.means) * self.scales).float()
-        return [standard, missing[:, self.flagged].float()] if self.flagged else [standard]
+        cycles = [self._cycle(raw[:, place], part) for place, part in self.parts]
+        flags = [missing[:, self.flagged].float()] if self.flagged else []
+        return [standard, *flags, *cycles]
+
+    @staticmethod
+    def _cycle(times: Tensor, part: str) -> Tensor:
+        return torch.where(times.isnan()[:, None], 0.0, cycle(times, part)).float()
 
 
 class _Scorer(nn.Module):

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from codauc._internal.formats import digits, unit
+from codauc.report.curves import sigmoid
 
 Floats = NDArray[np.float64]
 LIMIT = 1e200  # no axis goes further: the differences of larger numbers overflow
@@ -95,8 +96,41 @@ def log_ticks(low: float, high: float, most: int = 6) -> list[float]:
     return values if len(values) > 1 or high / low > 10 else ticks(low, high, most)
 
 
+def odds_ticks(low: float, high: float, most: int = 6) -> list[float]:
+    """At most `most` log-odds from `low` to `high` whose probabilities are round.
+
+    >>> [round(float(sigmoid(value)), 6) for value in odds_ticks(-7.0, 3.0)]
+    [0.001, 0.01, 0.1, 0.5, 0.9]
+    """
+    best: list[float] = []
+    for shares in _ROUND_SHARES:
+        values = [math.log(p / (1 - p)) for p in shares]
+        values = [value for value in values if low <= value <= high]
+        for every in (1, 2, 3, 4):
+            kept = [v for v in values if every == 1 or round(_tens(v)) % every == 0]
+            if len(kept) <= most:
+                best = max(best, kept, key=len)
+                break
+    return best if len(best) > 1 else ticks(low, high, most)
+
+
+def _tens(value: float) -> float:
+    """How many tens of odds: -2 for 1%, 0 for 50%, 2 for 99%."""
+    return value / math.log(10)
+
+
+_SMALL = [10.0**-power for power in range(9, 0, -1)]
+_ROUND_SHARES = (
+    [*_SMALL, 0.5, *(1 - p for p in reversed(_SMALL))],
+    [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 0.8, 0.9, 0.95, 0.98, 0.99],
+    [share / 20 for share in range(1, 20)],
+)
+
+
 def tick_labels(values: Sequence[float], kind: str) -> list[str]:
-    """What is written at `values`; `kind` is "number", "count" (1,000 or 200k) or "bytes".
+    """What is written at `values`.
+
+    `kind` is "number", "count" (1,000 or 200k), "bytes", or "odds": log-odds as probabilities.
 
     >>> tick_labels([0, 5e5, 1e6], "bytes"), tick_labels([0, 2000], "count")
     (['0', '0.5 MB', '1 MB'], ['0', '2,000'])
@@ -106,6 +140,8 @@ def tick_labels(values: Sequence[float], kind: str) -> list[str]:
     if not values:
         return []
     largest = max(map(abs, values))
+    if kind == "odds":
+        return [odds_text(value) for value in values]
     if kind == "number":  # with the fewest decimals that do not round them
         exact = (d for d in range(6) if all(math.isclose(v, round(v, d)) for v in values))
         decimals = next(exact, 6)
@@ -114,6 +150,21 @@ def tick_labels(values: Sequence[float], kind: str) -> list[str]:
         return ["\u2212" + text[1:] if text.startswith("-") else text for text in texts]
     spread = max(values) >= 50 * min((value for value in values if value > 0), default=1.0)
     return [_scaled(value, value if spread else largest, kind) for value in values]
+
+
+def odds_text(value: float) -> str:
+    """Log-odds as a probability in per cent, with the digits that matter near 0% and 100%.
+
+    >>> odds_text(0.0), odds_text(-6.9068), odds_text(9.21024), odds_text(1.0)
+    ('50%', '0.1%', '99.99%', '73%')
+    """
+    p = float(sigmoid(value))
+    near = min(p, 1 - p)
+    if near <= 0 or abs(value) > 34:
+        return "0%" if value < 0 else "100%"
+    places = max(0, 1 - math.floor(math.log10(near) + 1e-6) - 2)
+    text = f"{100 * p:.{min(places, 12)}f}"
+    return f"{text.rstrip('0').rstrip('.') if '.' in text else text}%"
 
 
 def _scaled(value: float, largest: float, kind: str) -> str:

@@ -6,7 +6,7 @@ points without any script.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -16,7 +16,17 @@ from markupsafe import Markup
 from numpy.typing import NDArray
 
 from codauc._internal.formats import count, digits, size
-from codauc.report.axes import LIMIT, Axis, Floats, log_ticks, stretch, tick_labels, ticks
+from codauc.report.axes import (
+    LIMIT,
+    Axis,
+    Floats,
+    log_ticks,
+    odds_text,
+    odds_ticks,
+    stretch,
+    tick_labels,
+    ticks,
+)
 from codauc.report.rendering import Card, render
 
 WIDTH, LETTER = 360.0, 6.3  # of a chart; of a letter, about
@@ -50,9 +60,10 @@ class Series:
 class Chart:
     """What a chart shows.
 
-    A kind is "number", "count" or "bytes". `lines` are places of thin vertical lines. `y_limits`
-    are never left; `x_range` and `y_range` are the whole axis, if not what the data needs. The x
-    axis starts at 0 unless `log_x`, which leaves out what is not above 0.
+    A kind is "number", "count", "bytes" or "odds" (log-odds, written as probabilities). `lines` are
+    places of thin vertical lines. `y_limits` are never left; `x_range` and `y_range` are the whole
+    axis, if not what the data needs. The x axis starts at 0 unless `log_x`, which leaves out what
+    is not above 0.
     """
 
     title: str
@@ -103,10 +114,11 @@ def line_chart(chart: Chart) -> Markup:
         return Markup()
     keys, top = legend(series if chart.legend else ())
     x, y = _axes(chart, series, top)
-    rows = ticks(y.low, y.high, 6)
+    rows = (odds_ticks if chart.y_kind == "odds" else ticks)(y.low, y.high, 6)
+    form = _form("odds" if chart.y_kind == "odds" else "number")
     columns, labels = _fitting(chart, x)
     ends = "; ".join(
-        f"{s.label} from {_four(s.y[0])} to {_four(s.y[-1])}" for s in series[:_DESCRIBED]
+        f"{s.label} from {form(s.y[0])} to {form(s.y[-1])}" for s in series[:_DESCRIBED]
     )
     return _drawn(
         "line_chart.svg",
@@ -151,6 +163,26 @@ def row_chart(
     said = "; ".join(f"{name}: {text}" for name, _, text in rows)
     height = top + 2 + _PITCH * len(rows)
     return _drawn("row_chart.svg", title, f"{title}: {said}.", height, bars=bars, heading=heading)
+
+
+def interval_chart(title: str, rows: Sequence[tuple[str, float, float, float, str]]) -> Markup:
+    """A dot and a line from low to high for each name, value, low, high and text; 0 is marked."""
+    if not rows:
+        return Markup()
+    ends = np.array(
+        [0.0, *(part for _, value, low, high, _ in rows for part in (value, low, high))]
+    )
+    left = 8 + max(min(len(name), LONGEST_NAME) for name, *_ in rows) * 1.1 * LETTER
+    right = WIDTH - 14 - max(len(row[-1]) for row in rows) * LETTER
+    axis = Axis(*stretch(ends), left + 6, right)
+    dots = [
+        (name, 4 + _PITCH * i, *(float(axis.place(part)) for part in (value, low, high)), text)
+        for i, (name, value, low, high, text) in enumerate(rows)
+    ]
+    said = "; ".join(f"{name}: {text}" for name, *_, text in rows)
+    values = {"dots": dots, "left": left, "right": right, "zero": float(axis.place(0.0))}
+    height = 6 + _PITCH * len(rows)
+    return _drawn("interval_chart.svg", title, f"{title}: {said}.", height, **values)
 
 
 def side_by_side(title: str, pictures: Sequence[Markup]) -> str:
@@ -231,8 +263,9 @@ def _axes(chart: Chart, series: Sequence[Series], top: float) -> tuple[Axis, Axi
         y_ends = max(0.0, y_ends[0]), y_ends[1]
     across = [s.x for s in series] + [np.zeros(1)] * (not chart.log_x)
     x_ends = chart.x_range or stretch(np.concatenate(across), log=chart.log_x)
-    widest = max(map(len, tick_labels(ticks(*y_ends, 6), chart.y_kind)), default=1)
-    last = (tick_labels([x_ends[1]], "number" if chart.x_kind == "number" else "count"))[0]
+    rows = (odds_ticks if chart.y_kind == "odds" else ticks)(*y_ends, 6)
+    widest = max(map(len, tick_labels(rows, chart.y_kind)), default=1)
+    last = (tick_labels([x_ends[1]], "count" if chart.x_kind == "bytes" else chart.x_kind))[0]
     right = WIDTH - max(10.0, min(len(last), 7) * LETTER / 2 + 4)
     left = min(12 + widest * LETTER, WIDTH / 3)
     return (
@@ -245,8 +278,9 @@ def _fitting(chart: Chart, x: Axis) -> tuple[list[float], list[str]]:
     """The most numbers along the x axis that do not touch each other; counts are whole."""
     values: list[float] = []
     labels: list[str] = []
+    places = odds_ticks if chart.x_kind == "odds" else log_ticks if chart.log_x else ticks
     for most in (7, 6, 5, 4, 3, 2):
-        values = (log_ticks if chart.log_x else ticks)(x.low, x.high, most)
+        values = places(x.low, x.high, most)
         if chart.x_kind == "count":
             values = [value for value in values if value == round(value)]
         labels = tick_labels(values, chart.x_kind)
@@ -274,11 +308,16 @@ def _area(series: Series, x: Axis, y: Axis) -> tuple[str, Markup] | None:
 
 def _tips(series: Series, chart: Chart, x: Axis, y: Axis) -> Iterator[tuple[Any, ...]]:
     """Colours, places, and what a tooltip says there."""
-    form = {"bytes": size, "count": count}.get(chart.x_kind, _four)
+    form, value = _form(chart.x_kind), _form("odds" if chart.y_kind == "odds" else "number")
     xs, ys = (np.asarray(part, float) for part in series.tips or (series.x, series.y))
     for i in np.unique(np.linspace(0, len(xs) - 1, min(len(xs), MOST_TIPS)).astype(int)):
-        said = f"{series.label}: {_four(ys[i])} at {form(float(xs[i]))} ({chart.x_label})"
+        said = f"{series.label}: {value(float(ys[i]))} at {form(float(xs[i]))} ({chart.x_label})"
         yield series.colour, x.place(xs[i]), y.place(ys[i]), said
+
+
+def _form(kind: str) -> Callable[[float], str]:
+    """How a value of an axis is said."""
+    return {"bytes": size, "count": count, "odds": odds_text}.get(kind, _four)
 
 
 def _four(value: float) -> str:

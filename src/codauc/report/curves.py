@@ -11,6 +11,7 @@ Floats = NDArray[np.float64]
 Counts = NDArray[np.int64]
 
 Z = 1.959963984540054  # 95% of a normal distribution lie within +-Z
+_FEWEST = 10  # samples of the rarer class in a group of scores
 
 
 class Operating(NamedTuple):
@@ -81,7 +82,7 @@ def thinned_points(points: Operating, most: int = 400) -> Operating:
     return points.at(np.unique(np.concatenate([even, early])))
 
 
-def wilson(rate: Floats, n: int) -> tuple[Floats, Floats]:
+def wilson(rate: Floats, n: Any) -> tuple[Floats, Floats]:
     """The 95% interval of Wilson of a share `rate` of `n` samples.
 
     >>> low, high = wilson(np.array([0.0, 0.5]), 10)
@@ -103,15 +104,49 @@ def sigmoid(scores: Any) -> Floats:
     return np.asarray(np.where(np.asarray(scores) >= 0, 1, decay) / (1 + decay))
 
 
-def shares(scores: Floats, bins: int) -> Floats:
-    """The share of the `scores`, as probabilities, in each of `bins` equal parts of [0, 1].
+def shares(scores: Floats, edges: Floats) -> Floats:
+    """The share of the `scores` from each of the `edges` to the next; the end ones have the rest.
 
-    >>> shares(np.array([-9.0, -9.0, 9.0, np.nan]), 2).round(2).tolist()
+    >>> shares(np.array([-9.0, -9.0, 9.0, np.nan]), np.array([-1.0, 0.0, 1.0])).round(2).tolist()
     [0.67, 0.33]
     """
     scores = scores[~np.isnan(scores)]
-    counts = np.histogram(sigmoid(scores), bins, (0, 1))[0]
+    counts = np.histogram(np.clip(scores, edges[0], edges[-1]), edges)[0]
     return np.asarray(counts / max(1, len(scores)))
+
+
+class ScoreGroup(NamedTuple):
+    """Samples of neighbouring scores: the mean probability by their scores, and what they are."""
+
+    predicted: float
+    positives: int
+    samples: int
+
+
+def score_groups(scores: Floats, labels: NDArray[np.bool_], most: int = 10) -> list[ScoreGroup]:
+    """The samples in at most `most` groups by score, of about as many of the rarer class each.
+
+    Equal scores stay together; with few of the rarer class there are fewer groups. So each group
+    has a share of positives to compare with, also where positives are rare.
+
+    >>> scores = np.array([-3.0, -2.0, -1.0, 0.0, 1.0, 2.0])
+    >>> [(g.positives, g.samples) for g in score_groups(scores, scores > 0.5, most=2)]
+    [(1, 5), (1, 1)]
+    """
+    good = ~np.isnan(scores)
+    scores, labels = scores[good], labels[good]
+    rarer = np.sort(scores[labels if 2 * labels.sum() <= len(labels) else ~labels])
+    if not len(rarer):
+        return []
+    number = min(most, max(2, len(rarer) // _FEWEST))
+    cuts = np.unique(rarer[(np.arange(1, number) * len(rarer)) // number])
+    group = np.searchsorted(cuts, scores, side="right")
+    predicted = sigmoid(scores)
+    return [
+        ScoreGroup(float(predicted[mine].mean()), int(labels[mine].sum()), int(mine.sum()))
+        for i in range(len(cuts) + 1)
+        if (mine := group == i).any()
+    ]
 
 
 def reaching(points: Operating, recall: float) -> Operating:

@@ -10,7 +10,7 @@ import numpy as np
 from codauc._internal.formats import number
 from codauc.report.axes import Floats
 from codauc.report.curves import operating
-from codauc.runs.directory import METRICS, SUMMARY, RunFolder
+from codauc.runs.directory import BASELINES, IMPORTANCE, METRICS, MISTAKES, SUMMARY, RunFolder
 from codauc.runs.settings import CONFIG
 
 
@@ -25,6 +25,9 @@ class Material:
         self.config = run.config() if (run / CONFIG).exists() else {}
         self.records = run.records() if has_history else []
         self.faults, self.profile = run.faults(), run.profile() or {}
+        self.importance = run.found(IMPORTANCE) or {}
+        self.mistakes = run.found(MISTAKES) or {}
+        self.baselines = run.found(BASELINES) or {}
         self.scores = scores = run.scores()
         if scores is not None and scores.scores.shape != scores.labels.shape:
             raise ValueError(

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 
 from codauc._internal import formats
+from codauc.report.baseline_cards import as_good, baselines_card
+from codauc.report.explanation_cards import importance_card, mistakes_card
 from codauc.report.history_cards import cost_cards, profile_cards, training_cards
 from codauc.report.rendering import CardTable, render
 from codauc.report.run_material import Material, texts
@@ -16,6 +18,7 @@ from codauc.report.test_set_cards import score_cards, threshold_card
 from codauc.runs.directory import RunFolder
 
 FEW_POSITIVES = 30
+SUSPICIOUS = 0.999  # a test AUC above it
 _Form = Callable[[float], str]
 
 
@@ -36,6 +39,9 @@ def page(run: RunFolder) -> str:
         warnings=list(warnings(found)),
         score_cards=score_cards(found),
         threshold_card=threshold_card(found),
+        column_cards=[importance_card(found), mistakes_card(found)],
+        baselines_card=baselines_card(found),
+        not_measured=str(found.importance.get("reason") or ""),
         training_cards=training_cards(found),
         cost_cards=cost_cards(found),
         profile_cards=profile_cards(found),
@@ -111,6 +117,22 @@ def meaning(auc: float) -> str:
     return f"A random positive scores above a random negative {often} (ties count half)."
 
 
+def too_good(auc: float | None) -> str:
+    """What to check where the test AUC is higher than honest data usually allow; else nothing.
+
+    >>> too_good(0.98), "unusual" in too_good(0.9995)
+    ('', True)
+    """
+    if auc is None or auc <= SUSPICIOUS:
+        return ""
+    return (
+        f"A test AUC of {formats.auc_text(auc)} is unusual. Check whether a column tells the label "
+        "itself, or is known only after it (leave it out with --drop COLUMN), and whether rows of "
+        "the same person, device or event are on both sides of the split (keep them together with "
+        "--group COLUMN)."
+    )
+
+
 def warnings(run: Material) -> Iterator[str]:
     """What a reader must know before believing the numbers."""
     if not run.summary:
@@ -119,6 +141,8 @@ def warnings(run: Material) -> Iterator[str]:
         yield "The run was interrupted: the numbers are those of the training so far."
     elif run.summary.get("finished") is False:
         yield "The run did not finish: the numbers are those of the training so far."
+    if doubt := too_good(run.value("test_auc")):
+        yield doubt
     positives = run.value("test_positives")
     if positives is not None and positives < FEW_POSITIVES:
         yield (
@@ -129,6 +153,7 @@ def warnings(run: Material) -> Iterator[str]:
         yield f"{formats.count(missing)} test scores are not numbers and are left out of the plots."
     if run.scores is not None and run.points is None:
         yield "The test set has samples of one class only: there is no ROC curve and no AUC."
+    yield from as_good(run)
     yield from texts(run.summary.get("notes"))
 
 

@@ -4,25 +4,36 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
-from codauc._internal.formats import percent, share
+from codauc._internal.formats import number, percent, share
+from codauc.report.axes import LIMIT, Floats, stretch
 from codauc.report.charts import Chart, Series, chart_card, outline
-from codauc.report.curves import Operating, reaching, shares, sigmoid, thinned_points, wilson
+from codauc.report.curves import (
+    Operating,
+    reaching,
+    score_groups,
+    shares,
+    sigmoid,
+    thinned_points,
+    wilson,
+)
 from codauc.report.rendering import Card, CardTable
 from codauc.report.run_material import Material
 
 RECALLS = (0.5, 0.8, 0.9, 0.95, 0.99)
 BINS = 40
 _UNIT, _TALL = (0.0, 1.0), 290.0
+_BULK = (0.002, 0.998)  # quantiles between which scores are drawn
 
 
 def score_cards(run: Material) -> list[Card]:
-    """The three pictures of the test set, as far as there are scores."""
+    """The pictures of the test set, as far as there are scores."""
     found = run.points
     curves = [] if found is None else [_roc_card(found), _recall_card(found)]
-    return [*curves, _histogram_card(run)]
+    return [*curves, _histogram_card(run), _calibration_card(run)]
 
 
 def _roc_card(points: Operating) -> Card:
@@ -71,20 +82,68 @@ def _histogram_card(run: Material) -> Card:
     if run.scores is None:
         return Card()
     scores, labels = run.scores
-    edges = np.linspace(0, 1, BINS + 1)
+    classes = (("negatives", ~labels, 1), ("positives", labels, 0))
+    low, high = stretch(np.concatenate([_bulk(scores[mask]) for _, mask, _ in classes]), pad=0.03)
+    edges = np.linspace(low, high, BINS + 1)
     series = []
-    for label, mask, colour in (("negatives", ~labels, 1), ("positives", labels, 0)):
-        heights = 100 * shares(scores[mask], BINS)
+    for label, mask, colour in classes:
+        heights = 100 * shares(scores[mask], edges)
         if heights.any():
             tips = ((edges[1:] + edges[:-1]) / 2, heights)
             x, y = outline(edges, heights)
             series.append(Series(label, x, y, colour=colour, fill=True, tips=tips))
-    titles = ("Scores of the test set", "score as a probability", "% of the class")
+    titles = ("Scores of the test set", "score as a probability, on the scale of log-odds")
     return chart_card(
-        Chart(*titles, series, x_range=_UNIT, height=_TALL),
+        Chart(*titles, "% of the class", series, "odds", x_range=(low, high), height=_TALL),
         "Each class is drawn as per cent of itself, so that a rare class is as visible as the "
-        "other. The less they overlap the better.",
+        "other. The less they overlap the better. The scale is that of log-odds, on which scores "
+        "near 0% and near 100% can be told apart; the few beyond its ends are in the last bars.",
     )
+
+
+def _bulk(scores: Floats) -> Floats:
+    """Where all but the most extreme scores of a class are."""
+    finite = scores[np.isfinite(scores) & (np.abs(scores) < LIMIT)]
+    return np.quantile(finite, _BULK) if len(finite) else finite
+
+
+def _calibration_card(run: Material) -> Card:
+    groups = [] if run.scores is None or run.points is None else score_groups(*run.scores)
+    if len(groups) < 2:
+        return Card()
+    predicted, hits, counts = (np.array(part, float) for part in zip(*groups, strict=True))
+    observed, (low, high) = hits / counts, wilson(hits / counts, counts)
+    x = _log_odds(predicted, 1e9)
+    y, low, high = (_log_odds(part, counts) for part in (observed, low, high))
+    ends = stretch(np.concatenate([x, y]), pad=0.12)
+    bars = [
+        Series("test samples", x[[i]], y[[i]], low[[i]], high[[i]])  # one dot with its interval
+        for i in range(len(groups))
+    ]
+    perfect = Series("as predicted", ends, ends, colour=6, dash=2)
+    titles = ("Calibration", "predicted probability", "share of positives")
+    chart = Chart(*titles, [perfect, *bars], "odds", "odds", x_range=ends, y_range=ends)
+    return chart_card(
+        replace(chart, height=_TALL),
+        f"{_calibrated(run)} A dot is a group of samples of similar score, the vertical line the "
+        "95% Wilson interval of its share of positives. Dots below the dotted line: the scores "
+        "promise too much. The AUC does not depend on it.",
+    )
+
+
+def _log_odds(shares_of: Floats, counts: Floats | float) -> Floats:
+    """Shares of `counts` samples as log-odds; 0 and 1 as half a sample from the end."""
+    inside = np.clip(shares_of, 0.5 / counts, 1 - 0.5 / counts)
+    return np.asarray(np.log(inside) - np.log1p(-inside))
+
+
+def _calibrated(run: Material) -> str:
+    found = run.summary.get("calibration")
+    if not isinstance(found, dict):
+        return "Whether the scores were calibrated is not recorded."
+    if (number(found.get("scale")), number(found.get("shift"))) == (1.0, 0.0):
+        return "The scores were not calibrated: they are not probabilities."
+    return "The scores were calibrated on the validation set (Platt)."
 
 
 def threshold_card(run: Material) -> Card:

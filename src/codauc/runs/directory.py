@@ -31,12 +31,17 @@ from codauc._internal.files import (
     remove_partial,
     whole_file,
 )
+from codauc.data.column_record import ColumnRecord
 from codauc.runs.settings import CONFIG
 
 METRICS, SUMMARY, FAULTS = "metrics.jsonl", "summary.json", "faults.jsonl"
 CHECKPOINTS = "checkpoints"
 MODEL, SCORES, REPORT = "model.safetensors", "test_scores.npz", "report.html"
 PROFILE, TRACE = "profile.json", "trace.json"
+COLUMNS = "columns.json"
+IMPORTANCE, MISTAKES = "importance.json", "mistakes.json"
+BASELINES = "baselines.json"
+_RESULTS = (SUMMARY, SCORES, REPORT, PROFILE, TRACE, IMPORTANCE, MISTAKES, BASELINES)
 LOCK = ".lock"
 
 
@@ -134,7 +139,7 @@ class RunFolder:
 
     def remove_results(self, *more: str) -> None:
         """Remove the results of an earlier end."""
-        for name in (SUMMARY, SCORES, REPORT, PROFILE, TRACE, *more):
+        for name in (*_RESULTS, *more):
             (self / name).unlink(missing_ok=True)
 
     @contextmanager
@@ -189,7 +194,7 @@ class RunFolder:
         return self / name
 
     def write_json(self, name: str, values: Mapping[str, Any]) -> None:
-        """Write names and values, as SUMMARY or PROFILE."""
+        """Write names and values, as SUMMARY, PROFILE or COLUMNS."""
         self.write(name, json.dumps(values, indent=1, allow_nan=False) + "\n")
 
     def write_scores(self, scores: Any, labels: Any) -> None:
@@ -235,10 +240,27 @@ class RunFolder:
 
     def profile(self) -> dict[str, Any] | None:
         """Where the time of training went, if it was asked for."""
+        return self.found(PROFILE)
+
+    def found(self, name: str) -> dict[str, Any] | None:
+        """The names and values of a file of JSON that a run may have left."""
         try:
-            return dict(self._read(PROFILE, json.loads))
+            return dict(self._read(name, json.loads))
         except _MissingError:
             return None
+
+    def columns(self) -> list[ColumnRecord]:
+        """How each column of a table was read; of other data, or of an earlier version, none."""
+        try:
+            found = self._read(COLUMNS, json.loads).get("columns")
+        except _MissingError:
+            return []
+        if not isinstance(found, list):
+            raise ValueError(f"{self / COLUMNS} has no list of columns: it was changed.")
+        try:
+            return [ColumnRecord.from_dict(plain) for plain in found]
+        except ValueError as error:
+            raise ValueError(f"{self / COLUMNS}: {error}") from error
 
     def records(self) -> list[Record]:
         """The history; an incomplete last line is ignored."""

@@ -15,12 +15,13 @@ from torch import Tensor, nn
 
 from codauc.algorithm.rounds import NotFiniteError
 from codauc.data.dataset import DataSet
-from codauc.metrics.auc_values import auc_interval
 from codauc.metrics.calibration import Calibration, average_precision, calibrate
+from codauc.metrics.weighted_auc import weighted_auc_interval
 from codauc.runs.directory import Record
 from codauc.runs.settings import RecipeSettings, RunSettings
 from codauc.training.callbacks import Callback
 from codauc.training.checkpoint_policy import CheckpointPolicy, RunControl
+from codauc.training.confident_mistakes import ScoredRows
 from codauc.training.run_progress import TIMES, RunProgress
 from codauc.training.run_state import RunPosition
 from codauc.training.validation import gathered, scores_of
@@ -41,6 +42,7 @@ class Trained:
     calibration: Calibration
     step: int  # at which the model was what it is
     steps: int
+    planned: int  # steps, if it had not been interrupted
     validation_auc: float | None
     records: list[Record]
     seconds: float
@@ -48,8 +50,8 @@ class Trained:
     ledger: dict[str, float]
     notes: list[str]
 
-    def scores_of_test_set(self, opened: DataSet, group: Group) -> tuple[Any, Any] | None:
-        """The test set's log-odds and labels, in the order of the source, on every worker.
+    def scores_of_test_set(self, opened: DataSet, group: Group) -> ScoredRows | None:
+        """The test set's log-odds, labels and rows, in the order of the source, on every worker.
 
         Where a sample has no finite score there is a note in place of test results.
         """
@@ -68,17 +70,23 @@ class Trained:
             )
             return None
         order = np.argsort(rows, kind="stable")
-        return self.calibration.log_odds(scores)[order], labels[order]
+        groups = None if part.groups is None else gathered(part.groups.numpy(), group)[order]
+        scores = self.calibration.log_odds(scores)[order]
+        return ScoredRows(scores, labels[order], rows[order], groups)
 
-    def summary(self, opened: DataSet, test: tuple[Any, Any] | None) -> dict[str, Any]:
+    def summary(self, opened: DataSet, test: ScoredRows | None) -> dict[str, Any]:
         """What summary.json holds; `test` is what `scores_of_test_set` gave."""
         train, settings = opened.train, self.settings
-        auc = None if test is None else auc_interval(*test)
+        auc = None
+        if test is not None:
+            auc = weighted_auc_interval(test.scores, test.labels, groups=test.groups)
         return {
             "test_auc": None if auc is None else auc.value,
             "auc_low": None if auc is None else auc.low,
             "auc_high": None if auc is None else auc.high,
-            "average_precision": None if test is None else average_precision(*test),
+            "average_precision": None
+            if test is None
+            else average_precision(test.scores, test.labels),
             "validation_auc": self.validation_auc,
             "steps": self.steps,
             "best_step": self.step,
@@ -137,7 +145,7 @@ def fit(
         progress.resume(control.found)
     loop = TrainingLoop(progress, callbacks if group.rank == 0 else (), control)
     clock = control.clock
-    with _threads(settings, opened), clock.measuring(progress.coda) if clock else nullcontext():
+    with own_threads(settings, opened), clock.measuring(progress.coda) if clock else nullcontext():
         return loop.run()
 
 
@@ -303,6 +311,7 @@ class TrainingLoop:
             calibration=self._calibration(),
             step=choice.state.step or self.at.step,
             steps=self.at.step,
+            planned=self.plan.steps,
             validation_auc=choice.state.auc,
             records=self.progress.journal.records,
             seconds=self.progress.journal.seconds,
@@ -324,7 +333,7 @@ class TrainingLoop:
 
 
 @contextmanager
-def _threads(settings: RunSettings, opened: DataSet) -> Iterator[None]:
+def own_threads(settings: RunSettings, opened: DataSet) -> Iterator[None]:
     """As many threads as the workers leave each other; one for tables, whose steps are small."""
     before, cores = torch.get_num_threads(), os.cpu_count() or 1
     workers = 1 if settings.communication.simulate else settings.communication.workers

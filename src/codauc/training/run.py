@@ -15,19 +15,33 @@ from typing import Any
 import torch
 
 from codauc._internal.progress import note
+from codauc.data.column_record import summary_lines, to_json
 from codauc.data.dataset import DataSet
 from codauc.data.opening import open_data
 from codauc.models import build
 from codauc.models.model_file import save_model
 from codauc.report.run_page import page
 from codauc.runs.checkpoints import Checkpoints, Found
-from codauc.runs.directory import CHECKPOINTS, MODEL, PROFILE, REPORT, TRACE, Record, RunFolder
+from codauc.runs.directory import (
+    CHECKPOINTS,
+    COLUMNS,
+    IMPORTANCE,
+    MISTAKES,
+    MODEL,
+    PROFILE,
+    REPORT,
+    TRACE,
+    Record,
+    RunFolder,
+)
 from codauc.runs.settings import CONFIG, RunSettings
 from codauc.training.build import resolve_settings
 from codauc.training.callbacks import Callback, DirectoryWriter, ProgressBar, TensorBoard
 from codauc.training.checkpoint_policy import RunControl
+from codauc.training.column_importance import column_importance
+from codauc.training.confident_mistakes import ScoredRows, confident_mistakes
 from codauc.training.directory_claim import check_free, claimed, complete_end, new_directory
-from codauc.training.loop import Trained, fit
+from codauc.training.loop import Trained, fit, own_threads
 from codauc.training.profiler import Clock, prepare
 from codauc.training.run_state import SavedRun, check_same, identity, unpacked, usable
 from codauc.workers.agreement import together
@@ -39,6 +53,7 @@ from codauc.workers.watchdog import end_with_parent, guarded
 _LEAST_WAIT, _MOST_WAIT = 10.0, 300.0  # seconds for another worker, once training has begun
 _PATIENT_WAIT = 100.0  # where nobody would start the workers again
 _LONGEST_WAIT = 1800.0  # while data are read
+_EXPLAINING = 30.0  # seconds for the importance of columns, at most
 _SIGNALS_SPREAD = 2.0  # seconds from the first worker to the last that is asked to leave
 
 
@@ -147,6 +162,9 @@ class Job:
         if group.rank == 0:
             self.say(f"Reading {self.settings.data.source} ...")
         opened = open_data(self.settings.data, group, self.settings.seed)
+        if group.rank == 0:
+            for line in summary_lines(opened.train.columns):
+                self.say(line)
         data = identity(opened, group)
         settings = resolve_settings(self.settings, opened, group.size)
         together(group, lambda: _try_model(settings), "start")  # before an existing run is lost
@@ -248,7 +266,9 @@ class WorkerRun:
     def _callbacks(self, found: Found | None) -> list[Callback]:
         """Those of worker 0; the results of an earlier end are removed, as the run continues."""
         job, folder, records = self.job, self.folder, list[Record]()
-        folder.remove_results()
+        folder.remove_results(COLUMNS)
+        if self.opened.train.columns:
+            folder.write_json(COLUMNS, to_json(self.opened.train.columns))
         if found is not None:
             saved = unpacked(SavedRun, found.base).run
             records = saved.journal.records
@@ -293,6 +313,7 @@ class WorkerRun:
         if trained.interrupted and self.group.rank == 0:
             self.folder.note_fault("interrupted", step=trained.steps)
         test = trained.scores_of_test_set(self.opened, self.group)
+        explained = {} if test is None else self._explained(trained, test)
 
         def write() -> dict[str, Any] | None:
             if self.group.rank:
@@ -301,7 +322,9 @@ class WorkerRun:
             summary = {"run": str(folder.path), **trained.summary(self.opened, test)}
             save_model(folder / MODEL, trained.model, self.opened.encoder, trained.calibration)
             if test is not None:
-                folder.write_scores(*test)
+                folder.write_scores(test.scores, test.labels)
+            for name, found in explained.items():
+                folder.write_json(name, found)
             if profile is not None:
                 folder.write_json(PROFILE, profile)
             for callback in callbacks:
@@ -310,6 +333,18 @@ class WorkerRun:
             return summary
 
         return together(self.group, write, "checkpoint")
+
+    def _explained(self, trained: Trained, test: ScoredRows) -> dict[str, dict[str, Any]]:
+        """What the report shows beside the scores, by the names of files."""
+        opened, group = self.opened, self.group
+        assert opened.test is not None
+        limit = min(_EXPLAINING, max(2.0, 0.2 * trained.seconds))
+        seed = trained.settings.seed
+        with own_threads(trained.settings, opened):
+            importance = column_importance(trained.model, opened, group, seed, limit)
+        mistakes = confident_mistakes(test, opened.test, group)
+        found = {IMPORTANCE: importance, MISTAKES: {"samples": mistakes}}
+        return {name: values for name, values in found.items() if values is not None}
 
 
 def _try_model(settings: RunSettings) -> None:

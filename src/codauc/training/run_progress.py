@@ -101,7 +101,7 @@ class RunProgress:
         model: nn.Module | None = None,
     ) -> None:
         self.settings, self.opened, self.group, self.data = settings, opened, group, data
-        self.recipe, train, notes = settings.recipe, opened.train, list[str]()
+        self.recipe, train, notes = settings.recipe, opened.train, list(opened.hints)
         self.plan = plan(self.recipe, settings.communication)
         self.batches = make_batches(settings, train, group, notes)
         ratio = self.batches.sampled_ratio or train.pos_ratio

@@ -17,11 +17,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from codauc.data.fingerprint import row_marks, total
+from codauc.data.repeated_values import Examiner
 from codauc.data.rows import Rows, rows_in_block
 from codauc.data.shards import block_shards, even_shards
 from codauc.data.tables.column_roles import LARGE, TableRequest, same_columns
-from codauc.data.tables.column_statistics import Moments, Summary
+from codauc.data.tables.column_statistics import Floats, Moments, Summary, Traits
 from codauc.data.tables.columnar_files import rows_at_a_time
+from codauc.data.tables.described_columns import Written
 from codauc.data.tables.encoder import Columns, Encoder
 from codauc.data.tables.labels import Integers, Labels
 from codauc.data.tables.packed_rows import Coder, EncodedRows
@@ -33,6 +35,7 @@ from codauc.data.tables.scan import (
     doubtful,
     short,
 )
+from codauc.data.tables.sparse_arrays import SparseArray
 
 Array = NDArray[Any]
 
@@ -53,8 +56,14 @@ _BROKEN = (
 class FromArray:
     """An array of features or images, and one of labels with its name."""
 
+    selects = False  # an array is taken whole
+
     def __init__(
-        self, path: str, array: Array, labels: tuple[str, Array] | None, options: TableRequest
+        self,
+        path: str,
+        array: Array | SparseArray,
+        labels: tuple[str, Array] | None,
+        options: TableRequest,
     ):
         self.path, self.array, self.labels, self.options = path, array, labels, options
         _check_array(path, array, labels)
@@ -72,6 +81,10 @@ class FromArray:
         if options.encoder is not None:
             same_columns(path, options.encoder, self.columns, self.shape)
 
+    def written(self, examples: dict[str, tuple[str, ...]]) -> Written:
+        """An array has nothing but its values."""
+        return Written(examples=examples)
+
     def targets(self) -> tuple[Labels, Tensor]:
         """From the array of labels."""
         assert self.labels is not None
@@ -79,9 +92,13 @@ class FromArray:
         codes = labels.add_array(np.asarray(self.labels[1]), np.arange(len(self.array)))
         return labels, torch.from_numpy(codes)
 
-    def silos(self, name: str) -> Integers:
-        """An array has no column of silos."""
-        raise ValueError(f"silo={name!r} with {self.path}: expected a table, with such a column.")
+    def codes(self, name: str, what: str) -> Integers:
+        """An array has no columns with names."""
+        raise ValueError(f"{what}={name!r} with {self.path}: expected a table, with such a column.")
+
+    def numbers(self, name: str, what: str) -> Floats:
+        """An array has no columns with names."""
+        raise ValueError(f"{what}={name!r} with {self.path}: expected a table, with such a column.")
 
     def even(self, rank: int, workers: int, encoder: Encoder | None) -> Pass:
         """Blocks of its own if the array is large, else any rows."""
@@ -104,6 +121,7 @@ class FromArray:
         array, path, options = self.array, self.path, self.options
         numbers = torch.arange(len(array)) if rows is None else rows
         moments, done, fingerprint = Moments(array.shape[1]), 0, 0
+        examiner = Examiner(()) if options.examine else None
         for places, part in self._parts(numbers):
             flat = np.moveaxis(part, 1, -1).reshape(-1, part.shape[1]).astype(np.float64)
             each = np.repeat(places, len(flat) // len(places))
@@ -113,12 +131,17 @@ class FromArray:
             if encoder is not None:
                 check_far(path, encoder, flat, each)
             moments.add(flat)
-            fingerprint += total(places, row_marks(part))
+            marks = row_marks(part)
+            fingerprint += total(places, marks)
+            if examiner is not None:
+                first = examiner.wanted(places)
+                examiner.add(marks[:first], np.empty((first, 0)), ())
             done += len(part)
             if options.progress is not None:
                 options.progress(done)
-        summary = Summary(len(numbers), moments)
+        summary = Summary(len(numbers), moments, traits=Traits(array.shape[1]))
         found = Pass(numbers, summary, fingerprint, partial(self._encoded, rows, numbers))
+        found.examiner = examiner
         if self.labels is not None:
             name, values = self.labels
             found.labels, places = Labels(path, name), numbers.numpy()
@@ -130,6 +153,8 @@ class FromArray:
     def _parts(self, rows: Tensor) -> Iterator[tuple[Integers, Any]]:
         """Rows in the file's order, which is how a disk likes to be read."""
         step = rows_at_a_time(int(np.prod(self.array.shape[1:])))
+        if isinstance(self.array, SparseArray):
+            step = self.array.rows_at_a_time
         for start in range(0, len(rows), step):
             numbers = rows[start : start + step].numpy()
             yield numbers, self.array[numbers]
@@ -142,7 +167,7 @@ class FromArray:
         return coder.encode_all((part for _, part in self._parts(rows)), len(rows))
 
 
-def _check_array(path: str, array: Array, labels: tuple[str, Array] | None) -> None:
+def _check_array(path: str, array: Array | SparseArray, labels: tuple[str, Array] | None) -> None:
     numbers = array.dtype.kind in "biuf" and array.dtype.itemsize <= 8
     if array.ndim not in (2, 4) or not numbers or 0 in array.shape[1:]:
         raise ValueError(

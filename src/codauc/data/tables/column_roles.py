@@ -11,7 +11,10 @@ from typing import Any
 from codauc._internal.checks import choice, listed, real, whole
 from codauc.data.splits import Split
 from codauc.data.tables.columnar_files import TableSource
-from codauc.data.tables.encoder import Columns, Encoder
+from codauc.data.tables.date_parts import PARTS
+from codauc.data.tables.encoder import Columns, DatePart, Encoder
+
+_TIMES = ("time", "duration")  # kinds that are microseconds
 
 LARGE = 1 << 28  # bytes from which on a worker keeps rows on disk and reads only its own blocks
 
@@ -37,6 +40,7 @@ class TableRequest:
     memory: int = LARGE
     folder: Path | None = None
     progress: Progress | None = None
+    examine: bool = False  # whether to look for rows that belong together
 
     def __post_init__(self) -> None:
         whole("seed", self.seed, least=0, remedy="use 0 if any seed will do")
@@ -68,26 +72,39 @@ class TableRequest:
         """Whether the labels of all rows must be known before a row is chosen."""
         return self.keep_negatives < 1 or self.skew is not None or self.split is not None
 
+    @property
+    def row_columns(self) -> list[str]:
+        """Columns that are read as they are, to choose rows: silo, group, time."""
+        by = None if self.split is None else self.split.by
+        return [name for name in (self.silo, by) if isinstance(name, str)]
+
+    @property
+    def no_inputs(self) -> list[str]:
+        """Those of them that are no inputs."""
+        time = None if self.split is None else self.split.time
+        return [name for name in self.row_columns if not isinstance(time, str) or name != time]
+
 
 def columns_of(table: TableSource, options: TableRequest) -> Columns:
     """Which columns are numbers, categories, the target and none of these."""
     kinds, path, encoder, target = table.kinds, table.path, options.encoder, options.target
-    named = [*options.drop, *options.categories, *([options.silo] if options.silo else [])]
+    named = [*options.drop, *options.categories, *options.row_columns]
     for name in [*named, *([target] if encoder is None else [])]:
         if name not in kinds:
             raise ValueError(no_column(path, str(name), list(kinds)))
     for name in options.categories:
-        if kinds[name] == "time":
+        if kinds[name] in _TIMES:
             raise ValueError(
                 f"{path}, column {name!r} holds dates: expected numbers or texts for a category; "
                 "write them as texts, or take them as the numbers they are."
             )
-    out = {*options.drop, target, options.silo}
+    out = {*options.drop, target, *options.no_inputs}
     if encoder is not None:
         out |= {*encoder.dropped, encoder.target.name}
     used = {name: kind for name, kind in kinds.items() if name not in out}
-    extra = tuple(name for name in used if encoder is not None and name not in encoder.kinds())
-    used = {name: kind for name, kind in used.items() if name not in extra}
+    known = used if encoder is None else encoder.kinds()
+    extra = tuple(name for name in used if name not in known)
+    used = {name: kind for name, kind in used.items() if name in known}
     if used or encoder is None:
         _usable(path, used, out)
     texts = _texts(used, options)
@@ -99,9 +116,12 @@ def columns_of(table: TableSource, options: TableRequest) -> Columns:
         target if target in kinds else None,
         dropped,
         numeric=frozenset(name for name in texts if _is_numeric(name, options)),
-        times=frozenset(name for name in numbers if kinds[name] == "time"),
+        times=frozenset(name for name in numbers if kinds[name] in _TIMES),
         open=frozenset(name for name in used if kinds[name] == "null"),
         extra=extra,
+        parts=tuple(
+            DatePart(name, part) for name in numbers if kinds[name] == "time" for part in PARTS
+        ),
     )
     return columns if encoder is None else same_columns(path, encoder, columns)
 
@@ -113,7 +133,7 @@ def _usable(path: str, used: dict[str, str], out: set[Any]) -> None:
             "number, save it with index=False."
         )
     for name, kind in used.items():
-        if kind not in ("number", "time", "category", "null"):
+        if kind not in ("number", *_TIMES, "category", "null"):
             raise ValueError(
                 f"{path}, column {name!r} holds {kind}: expected numbers or texts; leave it out "
                 f"with drop=[{name!r}]."
@@ -164,7 +184,7 @@ def same_columns(
         )
     numbers = tuple(number.name for number in encoder.numbers)
     categories = tuple(category.name for category in encoder.categories)
-    return replace(columns, numbers=numbers, categories=categories)
+    return replace(columns, numbers=numbers, categories=categories, parts=encoder.parts)
 
 
 def no_column(path: str, name: str, names: Sequence[str]) -> str:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from codauc.data.shards import scattered
 from codauc.workers.agreement import gather_bytes
 from codauc.workers.group import Group
 
@@ -66,19 +68,93 @@ class Moments:
         return np.where((std <= tiny) | (std == 0), np.maximum(tiny, 1.0), std)
 
 
+class Traits:
+    """Of columns of numbers: the least and the largest, which hold 0 and 1 alone, and which hold
+    whole numbers of which none comes twice.
+
+    The last is decided by the values with the smallest hashes, so that it takes little memory and
+    is the same however the rows are shared out.
+    """
+
+    _SMALLEST = 1024
+
+    def __init__(self, columns: int) -> None:
+        self.low, self.high = np.full(columns, np.inf), np.full(columns, -np.inf)
+        self.flag = np.ones(columns, bool)
+        self.hashes = {column: np.empty(0, np.uint64) for column in range(columns)}
+
+    def add(self, rows: Floats) -> None:
+        """Take in rows [m, columns]; NaN is a missing value."""
+        if not len(rows):
+            return
+        self.low = np.fmin(self.low, np.fmin.reduce(rows))
+        self.high = np.fmax(self.high, np.fmax.reduce(rows))
+        open_ = np.flatnonzero(self.flag & (self.low >= 0) & (self.high <= 1))
+        values = rows[:, open_]
+        self.flag[:] = False
+        self.flag[open_] = ((values == 0) | (values == 1) | np.isnan(values)).all(0)
+        for column in list(self.hashes):
+            self._add_hashes(column, rows[:, column])
+
+    def _add_hashes(self, column: int, values: Floats) -> None:
+        few = values[:64]
+        if len(np.unique(few)) < len(few) or not (np.floor(values) == values).all():
+            del self.hashes[column]
+            return
+        words = np.ascontiguousarray(values).view(np.uint64)
+        self._keep(column, scattered(words, 17))
+
+    def _keep(self, column: int, hashes: NDArray[np.uint64]) -> None:
+        found = np.sort(np.concatenate([self.hashes[column], hashes]))[: self._SMALLEST]
+        self.hashes[column] = found
+        if (found[1:] == found[:-1]).any():
+            del self.hashes[column]
+
+    def merge(self, other: Traits) -> None:
+        """Take in another's rows."""
+        self.low, self.high = np.fmin(self.low, other.low), np.fmax(self.high, other.high)
+        self.flag &= other.flag
+        for column in list(self.hashes):
+            if column in other.hashes:
+                self._keep(column, other.hashes[column])
+            else:
+                del self.hashes[column]
+
+    def plain(self) -> dict[str, Any]:
+        """For JSON."""
+        lists = {name: getattr(self, name).tolist() for name in ("low", "high", "flag")}
+        return lists | {"hashes": [[c, h.tolist()] for c, h in self.hashes.items()]}
+
+    @staticmethod
+    def from_plain(plain: dict[str, Any]) -> Traits:
+        """What `plain` gave."""
+        found = Traits(0)
+        found.low, found.high = np.array(plain["low"]), np.array(plain["high"])
+        found.flag = np.array(plain["flag"], bool)
+        found.hashes = {c: np.array(h, np.uint64) for c, h in plain["hashes"]}
+        return found
+
+
 @dataclass
 class Summary:
-    """Of some rows: how many, the numbers' moments, and how often which text or label occurs."""
+    """Of some rows: how many, the numbers' moments, and how often which text or label occurs.
+
+    `full` are the categories with so many texts that they are not counted any more.
+    """
 
     rows: int
     moments: Moments
     categories: list[dict[Value, int]] = field(default_factory=list)
     targets: dict[Value, int] = field(default_factory=dict)
+    traits: Traits = field(default_factory=lambda: Traits(0))
+    full: set[int] = field(default_factory=set)
 
     def merge(self, other: Summary) -> None:
         """Take in another worker's rows."""
         self.rows += other.rows
         self.moments.merge(other.moments)
+        self.traits.merge(other.traits)
+        self.full |= other.full
         pairs = zip(self.categories, other.categories, strict=True)
         for mine, theirs in [*pairs, (self.targets, other.targets)]:
             for value, count in theirs.items():
@@ -93,6 +169,8 @@ class Summary:
                 "moments": [m.tolist() for m in (moments.count, moments.mean, moments.squares)],
                 "categories": [list(counts.items()) for counts in self.categories],
                 "targets": list(self.targets.items()),
+                "traits": self.traits.plain(),
+                "full": sorted(self.full),
             }
         ).encode()
 
@@ -103,7 +181,9 @@ class Summary:
         moments = Moments(0)
         moments.count, moments.mean, moments.squares = map(np.array, plain["moments"])
         categories = [dict(map(tuple, counts)) for counts in plain["categories"]]
-        return Summary(plain["rows"], moments, categories, dict(map(tuple, plain["targets"])))
+        targets = dict(map(tuple, plain["targets"]))
+        traits = Traits.from_plain(plain["traits"])
+        return Summary(plain["rows"], moments, categories, targets, traits, set(plain["full"]))
 
 
 def of_all(mine: Summary, group: Group) -> list[Summary]:

@@ -34,14 +34,18 @@ def arrow(module: str = "pyarrow") -> Any:
 class TableSource(ABC):
     """A table that is read in batches of rows.
 
-    `kinds` are the columns' names with "number", "time", "category", "null" where all values are
-    missing and the type is open, or else the type.
+    `kinds` are the columns' names with "number", "time", "duration", "category", "null" where all
+    values are missing and the type is open, or else the type.
     `blocks` are the numbers of rows of the parts that can be read alone, None if unknown; `bytes`
-    is about the size of the whole.
+    is about the size of the whole. By name of a column, `how` its values are written where that is
+    not the plain way, `notes` on what is unusual, and `examples` of its values as they are written.
     """
 
     def __init__(self, path: str, kinds: dict[str, str], blocks: list[int] | None, size: int):
         self.path, self.kinds, self.blocks, self.bytes = path, kinds, blocks, size
+        self.how: dict[str, str] = {}
+        self.notes: dict[str, list[str]] = {}
+        self.examples: dict[str, tuple[str, ...]] = {}
         if blocks is not None and not sum(blocks):
             raise ValueError(f"{path} has 0 rows: expected some; its columns are {listed(kinds)}.")
 
@@ -126,24 +130,17 @@ class ArrowTable(TableSource):
 
 
 class MemoryTable(TableSource):
-    """A pyarrow table or a pandas frame, in memory, perhaps with labels beside it."""
+    """A pyarrow table in memory, perhaps with labels beside it."""
 
     def __init__(self, data: Any, labels: tuple[str, Any] | None = None) -> None:
         pa = arrow()
-        if not isinstance(data, pa.Table) and not hasattr(data, "columns"):
-            raise ValueError(
-                f"source: got {type(data).__name__}, expected a path, a pandas frame, a pyarrow "
-                "table or a numpy array."
-            )
         try:
-            if not isinstance(data, pa.Table):
-                data = pa.Table.from_pandas(data, preserve_index=False)
             if labels is not None:
                 data = _with_labels(data, *labels)
         except (pa.ArrowException, TypeError, AttributeError, OverflowError) as error:
             raise ValueError(
-                f"the table cannot be read: {_line(error)}; expected columns of numbers and texts, "
-                "and labels of shape [N]."
+                f"the labels cannot be read: {_line(error)}; expected numbers or texts, of shape "
+                "[N]."
             ) from error
         self._table = data
         kinds = _kinds(data.schema, "the table")
@@ -213,7 +210,9 @@ def kind_of(kind: Any) -> str:
         return "category"
     if types.is_null(kind):
         return "null"
-    if types.is_timestamp(kind) or types.is_date(kind) or types.is_duration(kind):
+    if types.is_duration(kind):
+        return "duration"
+    if types.is_timestamp(kind) or types.is_date(kind):
         return "time"
     known = ("integer", "floating", "boolean", "decimal")
     return "number" if any(getattr(types, f"is_{name}")(kind) for name in known) else str(kind)

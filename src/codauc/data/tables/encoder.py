@@ -2,25 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
-from codauc._internal.checks import real, shown
+from codauc._internal.checks import choice, real, shown
 from codauc.data.tables.column_statistics import Floats, Summary, Value
+from codauc.data.tables.date_parts import PARTS, WAVES
 
 UNSEEN, MISSING, FIRST = 0, 1, 2  # codes of a category's values
+
+
+@dataclass(frozen=True)
+class DatePart:
+    """A cycle of a date: one of `date_parts.PARTS` of the column `name`, as sine and cosine."""
+
+    name: str
+    part: str
+
+    def __post_init__(self) -> None:
+        choice("part", self.part, PARTS)
 
 
 @dataclass(frozen=True)
 class Columns:
     """What the columns of a source are for.
 
-    `numeric` are categories that are numbers, `times` numbers that are dates, and `open` columns of
-    which nothing is known, since all values are missing. `extra` are columns that the training data
-    did not have, and that are not read.
+    `numeric` are categories that are numbers, `times` numbers that are dates, `open` columns of
+    which nothing is known, since all values are missing, `parts` the cycles of dates, and
+    `extra` columns that the training data did not have, which are not read.
     """
 
     numbers: tuple[str, ...]
@@ -31,6 +43,7 @@ class Columns:
     times: frozenset[str] = frozenset()
     open: frozenset[str] = frozenset()
     extra: tuple[str, ...] = ()
+    parts: tuple[DatePart, ...] = ()
 
     @property
     def inputs_and_target(self) -> list[str]:
@@ -98,8 +111,9 @@ class Encoder:
     """How rows of a table become inputs; made from the whole training set, saved with the model.
 
     Inputs are one float32 row per sample: the numbers as (x - mean)/std, one flag for each number
-    that was ever missing in training, and a code for each category, in this order. An array of
-    images [N, channels, H, W] has one number per channel and keeps its `shape`.
+    that was ever missing in training, sine and cosine of each of the dates' `parts`, and a code for
+    each category, in this order. An array of images [N, channels, H, W] has one number per channel
+    and keeps its `shape`. `dropped` are columns that are no inputs.
     """
 
     numbers: tuple[Number, ...]
@@ -107,6 +121,7 @@ class Encoder:
     target: Target
     dropped: tuple[str, ...] = ()
     shape: tuple[int, ...] = ()
+    parts: tuple[DatePart, ...] = ()
 
     def kinds(self) -> dict[str, str]:
         """What each column is: "number", "time" or "category"."""
@@ -129,18 +144,43 @@ class Encoder:
     @property
     def inputs(self) -> int:
         """How many columns the inputs have."""
-        return len(self.numbers) + len(self.flagged) + len(self.categories)
+        return self.reals + len(self.flagged) + len(self.categories)
+
+    @property
+    def reals(self) -> int:
+        """How many of them are numbers, or sine or cosine of a date's part."""
+        return len(self.numbers) + len(WAVES) * len(self.parts)
 
     @property
     def names(self) -> list[str]:
         """The names of the inputs' columns."""
+        parts = [f"{part.name}, {part.part} ({wave})" for part in self.parts for wave in WAVES]
         flags = [f"{self.numbers[i].name} is missing" for i in self.flagged]
-        return [*(n.name for n in self.numbers), *flags, *(c.name for c in self.categories)]
+        numbers = [number.name for number in self.numbers]
+        return [*numbers, *flags, *parts, *(c.name for c in self.categories)]
+
+    @property
+    def sources(self) -> list[str]:
+        """The table's column that each of the inputs' columns was made from."""
+        parts = [part.name for part in self.parts for _ in WAVES]
+        flags = [self.numbers[i].name for i in self.flagged]
+        numbers = [number.name for number in self.numbers]
+        return [*numbers, *flags, *parts, *(c.name for c in self.categories)]
+
+    def inputs_of_columns(self) -> dict[str, list[int]]:
+        """Which of the inputs' columns come from each column of the table."""
+        flags = {i: len(self.numbers) + place for place, i in enumerate(self.flagged)}
+        found = {
+            number.name: [i, *([flags[i]] if i in flags else [])]
+            for i, number in enumerate(self.numbers)
+        }
+        first = self.inputs - len(self.categories)
+        return found | {c.name: [first + i] for i, c in enumerate(self.categories)}
 
     def network(self) -> dict[str, Any]:
         """The arguments of a `TabularNet` that fits: `TabularNet(**encoder.network())`."""
         sizes = [category.size for category in self.categories]
-        return {"numbers": len(self.numbers) + len(self.flagged), "categories": sizes}
+        return {"numbers": self.reals + len(self.flagged), "categories": sizes}
 
     def to_dict(self) -> dict[str, Any]:
         """As plain lists, texts and numbers, for JSON."""
@@ -154,6 +194,8 @@ class Encoder:
             categories = tuple(Category(**category) for category in plain["categories"])
             target = Target(**plain["target"])
             dropped, shape = _texts("dropped", plain["dropped"]), tuple(plain["shape"])
+            # which files of earlier versions do not have
+            parts = tuple(DatePart(**part) for part in plain.get("parts", ()))
             if not all(type(side) is int and side > 0 for side in shape):
                 raise TypeError(f"shape {shown(shape)}")
         except (KeyError, TypeError, AttributeError) as error:
@@ -161,7 +203,7 @@ class Encoder:
                 f"an encoder that cannot be read ({error}): expected what Encoder.to_dict() gave; "
                 "it is of another version, or was changed."
             ) from error
-        return Encoder(numbers, categories, target, dropped, shape)
+        return Encoder(numbers, categories, target, dropped, shape, parts)
 
 
 def _texts(name: str, values: Any) -> tuple[str, ...]:
@@ -171,20 +213,20 @@ def _texts(name: str, values: Any) -> tuple[str, ...]:
 
 
 def fit(
-    columns: Columns, target: Target, summary: Summary, *, rare: int, shape: Sequence[int] = ()
+    columns: Columns,
+    target: Target,
+    summary: Summary,
+    *,
+    rare: int,
+    left_out: Collection[str] = (),
+    shape: Sequence[int] = (),
 ) -> Encoder:
-    """The encoder of a training set, from the summary of all its rows.
+    """The encoder of a training set, from the summary of all its rows, without those `left_out`.
 
     Values that occur less than `rare` times count as unseen, so that the network learns what to
     make of those it has never met; in a table of under 400 rows less often is enough.
     """
     moments, std = summary.moments, summary.moments.std()
-    for i, name in enumerate(columns.numbers):
-        if not moments.count[i]:
-            raise ValueError(
-                f"column {name!r} has no value in any row: expected some to learn from; leave it "
-                f"out with drop=[{name!r}]."
-            )
     numbers = tuple(
         Number(
             name,
@@ -194,23 +236,35 @@ def fit(
             name in columns.times,
         )
         for i, name in enumerate(columns.numbers)
+        if name not in left_out
     )
-    least = min(rare, 1 + summary.rows // 100)
+    least = least_count(summary.rows, rare)
     categories = tuple(
-        Category(name, _frequent(name, counts, least), name in columns.numeric)
+        Category(name, frequent(counts, least), name in columns.numeric)
         for name, counts in zip(columns.categories, summary.categories, strict=True)
+        if name not in left_out
     )
-    return Encoder(numbers, categories, target, columns.dropped, tuple(shape))
+    dropped = tuple(dict.fromkeys((*columns.dropped, *left_out)))
+    parts = _varying(columns, summary)
+    return Encoder(numbers, categories, target, dropped, tuple(shape), parts)
 
 
-def _frequent(name: str, counts: dict[Value, int], least: int) -> tuple[str, ...]:
+def _varying(columns: Columns, summary: Summary) -> tuple[DatePart, ...]:
+    """The cycles of which some rows have another place than others."""
+    first, squares = len(columns.numbers), summary.moments.squares
+    apart = squares > 1e-12 * np.maximum(summary.moments.count, 1)
+    waves = len(WAVES)
+    places = [slice(first + waves * i, first + waves * (i + 1)) for i in range(len(columns.parts))]
+    pairs = zip(columns.parts, places, strict=True)
+    return tuple(part for part, place in pairs if apart[place].any())
+
+
+def least_count(rows: int, rare: int) -> int:
+    """How often a text must come to be a value of a category."""
+    return min(rare, 1 + rows // 100)
+
+
+def frequent(counts: Mapping[Value, int], least: int) -> tuple[str, ...]:
+    """The texts that come at least so often, in order."""
     there = {str(value): count for value, count in counts.items() if value is not None}
-    kept = sorted(value for value, count in there.items() if count >= least)
-    rows = sum(there.values())
-    if there and (not kept or (rows >= 20 and len(there) > 0.9 * rows)):
-        raise ValueError(
-            f"column {name!r} has {len(there)} different texts, such as {next(iter(there))!r}, "
-            f"in {rows} rows: expected a category, whose texts come again and again; leave it out "
-            f"with drop=[{name!r}], or write numbers as 1234.5 and dates as 2024-12-31."
-        )
-    return tuple(kept)
+    return tuple(sorted(value for value, count in there.items() if count >= least))

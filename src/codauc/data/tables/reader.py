@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -16,6 +17,7 @@ from torch import Tensor
 
 from codauc._internal.checks import choice, known_arguments, warn
 from codauc.data.binary_labels import thin_negatives
+from codauc.data.column_record import ColumnRecord
 from codauc.data.dataset import Part
 from codauc.data.fingerprint import of_worker, total
 from codauc.data.rows import Rows
@@ -23,6 +25,7 @@ from codauc.data.shards import ShardCount, even_shards, silo_shards, skewed_shar
 from codauc.data.splits import PARTS, Split
 from codauc.data.tables.column_roles import LARGE, TableRequest
 from codauc.data.tables.column_statistics import Moments, Summary, Value, of_all
+from codauc.data.tables.described_columns import RARE, check_values, described, left_out
 from codauc.data.tables.encoder import Encoder, Target, fit
 from codauc.data.tables.labels import Integers, Labels, positives_of, resolve
 from codauc.data.tables.reading_notes import extra_columns, reading_notes
@@ -30,8 +33,6 @@ from codauc.data.tables.scan import Pass
 from codauc.data.tables.table_sources import RowSource, open_source
 from codauc.workers.agreement import compare, together
 from codauc.workers.group import Group, LocalGroup
-
-_RARE = 5  # texts that occur less often are as good as unseen
 
 
 @known_arguments
@@ -135,6 +136,7 @@ def read_parts(
     for part in parts:
         done = together(group, partial(scan.read, part, encoder), "start")
         found[part] = _finished(opened, done, group, request.positive, encoder)
+        found[part] = replace(found[part], groups=scan.groups_of(found[part].rows))
         encoder = found[part].encoder
         if request.encoder is not None:
             notes = reading_notes(request.encoder, opened.columns, done.summary)
@@ -173,13 +175,15 @@ class _Scan:
     group: Group
     labels: Tensor | None
     silos: Integers | None = None
+    by: Any = None  # what rows are split by beside the labels
+    split: dict[str, Tensor] = field(default_factory=dict)
     rows: dict[str, Tensor] = field(default_factory=dict)
 
     def read(self, part: str, encoder: Encoder | None) -> Pass:
         """The pass over a worker's rows of one part."""
         request, group, first = self.request, self.group, part == self.parts[0]
         if first and request.silo is not None:
-            self.silos = self.opened.silos(request.silo)
+            self.silos = self.opened.codes(request.silo, "silo")
         if first and (self.labels is not None or self.silos is not None):
             self.rows = {name: self._chosen(name) for name in self.parts}
         if self.rows:
@@ -197,12 +201,22 @@ class _Scan:
             done.fingerprint = of_worker(group.rank, done.fingerprint % 2**64)
         return done
 
+    def groups_of(self, rows: Tensor) -> Tensor | None:
+        """The numbers of the groups of these rows, if a split keeps groups together."""
+        split = self.request.split
+        if split is None or split.group is None:
+            return None
+        return torch.from_numpy(self.by[rows.numpy()])
+
     def _chosen(self, part: str) -> Tensor:
         """The numbers of a worker's rows, in the file's order."""
         request, labels, group = self.request, self.labels, self.group
         kept = torch.arange(len(self.silos) if labels is None else len(labels))  # type: ignore[arg-type]
         if labels is not None and request.split is not None:
-            kept = request.split.rows(labels, part)
+            if not self.split:
+                self.by = _split_values(self.opened, request.split)
+                self.split = request.split.parts(labels, self.by)
+            kept = self.split[part]
         keep = request.keep_negatives if part == "train" else 1.0
         # a file of a worker's own may lack negatives
         if labels is not None and keep < 1 and not labels[kept].all():
@@ -216,6 +230,15 @@ class _Scan:
         else:
             shards = even_shards(len(kept), group.size, request.seed)
         return kept[shards[group.rank]].sort().values
+
+
+def _split_values(opened: RowSource, split: Split) -> Any:
+    """What rows are split by beside the labels: numbers of groups, times, or None."""
+    if not isinstance(split.by, str):
+        return split.by
+    return (
+        opened.codes(split.by, "group") if split.time is None else opened.numbers(split.by, "time")
+    )
 
 
 def _labels(opened: RowSource, group: Group, request: TableRequest) -> Tensor:
@@ -264,7 +287,10 @@ def _finished(
                 f"of the {group.size} workers; use fewer."
             )
     target = _target(opened, summaries, positive, encoder)
-    coder = _fitted(opened, summaries, target) if encoder is None else encoder
+    records: tuple[ColumnRecord, ...] = ()
+    if encoder is None:
+        encoder, records = _fitted(opened, done, summaries, target)
+    coder = encoder
 
     def own_part() -> tuple[Rows | Tensor, Tensor | None]:
         y = None
@@ -278,12 +304,25 @@ def _finished(
     positives = group.gather(mine, "start").flatten().tolist()
     counts = [ShardCount(*pair) for pair in zip(samples, positives, strict=True)]
     known = counts if -1 not in positives else []
-    return Part(x, y, done.rows, known, coder, done.fingerprint)
+    examined = None
+    if done.examiner is not None and y is not None:
+        examined = done.examiner.examined(y.numpy())
+    return Part(x, y, done.rows, known, coder, done.fingerprint, examined, records)
 
 
-def _fitted(opened: RowSource, summaries: list[Summary], target: Target) -> Encoder:
-    columns = opened.columns
-    whole_set = Summary(0, Moments(len(columns.numbers)), [{} for _ in columns.categories])
-    for summary in summaries:
+def _fitted(
+    opened: RowSource, done: Pass, summaries: list[Summary], target: Target
+) -> tuple[Encoder, tuple[ColumnRecord, ...]]:
+    """The encoder of the rows of all workers, and a record of each column."""
+    columns, whole_set = opened.columns, copy.deepcopy(summaries[0])
+    for summary in summaries[1:]:
         whole_set.merge(summary)
-    return fit(columns, target, whole_set, rare=_RARE, shape=opened.shape)
+    out: dict[str, str] = {}
+    if opened.selects:
+        out = left_out(columns, whole_set)
+    else:
+        check_values(columns, whole_set)
+    encoder = fit(columns, target, whole_set, rare=RARE, left_out=out, shape=opened.shape)
+    if not opened.selects:
+        return encoder, ()
+    return encoder, described(columns, encoder, whole_set, out, opened.written(done.examples))

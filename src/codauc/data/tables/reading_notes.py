@@ -31,7 +31,8 @@ def extra_columns(note: str) -> bool:
 
 
 def _empty(columns: Columns, summary: Summary) -> Iterator[str]:
-    for name, count in zip(columns.numbers, summary.moments.count.tolist(), strict=True):
+    counts = summary.moments.count.tolist()  # of the numbers first, then of what is made of them
+    for name, count in zip(columns.numbers, counts, strict=False):
         if summary.rows and not count:
             yield (
                 f"column {name!r}: every value is missing; scores are as for the mean of training."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -12,17 +12,19 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from codauc.data.fingerprint import add_texts, row_marks, total
+from codauc.data.fingerprint import Marks, add_texts, row_marks, total
+from codauc.data.repeated_values import Examiner
 from codauc.data.rows import Rows
 from codauc.data.tables.column_roles import TableRequest
 from codauc.data.tables.column_statistics import Floats, Summary, Value
 from codauc.data.tables.columnar_files import TableSource, arrow
+from codauc.data.tables.date_parts import cycle
+from codauc.data.tables.described_columns import examples_of
 from codauc.data.tables.encoder import Columns, Encoder
 from codauc.data.tables.labels import Integers, Labels, tidy
 from codauc.data.tables.packed_rows import Packer
 from codauc.data.tables.row_selection import NumberedBatches
 
-_TEXTS = 100_000  # different texts from which on a column is no category
 _LARGEST = 1e150  # beyond, squares and so the standard deviation are infinite
 
 
@@ -36,6 +38,8 @@ class Pass:
     encoded: Callable[[Encoder], Rows | Tensor]  # the rows as inputs
     labels: Labels | None = None
     codes: Tensor | None = None  # which of the labels each row has
+    examiner: Examiner | None = None
+    examples: dict[str, tuple[str, ...]] = field(default_factory=dict)  # values of the columns
 
 
 def check_count(path: str, count: int, workers: int) -> None:
@@ -56,11 +60,15 @@ def scan_table(
 ) -> Pass:
     """The pass over rows of a table, which are packed."""
     path, target = table.path, columns.target
-    packer = Packer(len(columns.numbers), len(columns.categories), request, encoder)
+    packer = Packer(columns, request, encoder)
+    if request.examine:
+        packer.examiner = Examiner(columns.numbers, columns.categories, columns.times)
     labels = None if target is None else Labels(path, target)
     known: list[dict[Any, int]] = [{} for _ in columns.categories]
     rows, codes, fingerprint = list[Tensor](), list[Tensor](), 0
+    examples: dict[str, tuple[str, ...]] = {}
     for numbers, batch in batches:
+        examples = examples or examples_of(batch)
         rows.append(torch.from_numpy(numbers))
         fingerprint += _pack(path, batch, numbers, columns, packer, known)
         if labels is not None and target is not None:
@@ -78,6 +86,8 @@ def scan_table(
         packer.encoded,
         labels,
         torch.cat(codes) if codes else None,
+        packer.examiner,
+        examples,
     )
 
 
@@ -90,7 +100,8 @@ def _pack(
     known: list[dict[Any, int]],
 ) -> int:
     """Pack a batch; returns its fingerprint. `known` are numbers of texts that came before."""
-    nan, texts = packer.request.nan, []
+    nan, texts, examiner, ids = packer.request.nan, [], packer.examiner, list[Marks]()
+    first = 0 if examiner is None else examiner.wanted(rows)
     numbers = _numbers_of(path, columns.numbers, batch, rows, nan)
     if packer.encoder is not None:
         check_far(path, packer.encoder, numbers, rows)
@@ -101,14 +112,24 @@ def _pack(
             column = _without_nan(path, name, column, rows, nan)
         found = texts_of(column, numeric=name in columns.numeric)
         texts.append(vocabulary.encode(*found))
-        add_texts(marks, i, *found, known[i])
-        if len(vocabulary.codes) > _TEXTS:
-            raise ValueError(
-                f"{path}, column {name!r} has more than {_TEXTS:,} different texts: "
-                f"expected a category; leave it out with drop=[{name!r}]."
-            )
-    packer.add(numbers, texts)
+        seen = {} if vocabulary.full else known[i]
+        add_texts(marks, i, *found, seen)
+        if first:
+            ids.append(np.array([seen[v] for v in found[0]], np.uint64)[found[1][:first]])
+    packer.add(_with_cycles(numbers, columns), texts)
+    if examiner is not None:
+        examiner.add(marks[:first], numbers[:first], ids)
     return total(rows, marks)
+
+
+def _with_cycles(numbers: Floats, columns: Columns) -> Floats:
+    """The numbers, and beside them sine and cosine of the dates' parts."""
+    if not columns.parts:
+        return numbers
+    places = {name: i for i, name in enumerate(columns.numbers)}
+    times = torch.from_numpy(numbers)
+    cycles = [cycle(times[:, places[part.name]], part.part) for part in columns.parts]
+    return torch.cat([times, *cycles], dim=1).numpy()
 
 
 def short(codes: Integers) -> Tensor:
@@ -179,6 +200,20 @@ def targets_of(path: str, name: str, column: Any, rows: Integers) -> tuple[list[
             "expected one in every row: fill it in, or leave the row out."
         )
     return values[:-1], which
+
+
+def filled_numbers(path: str, name: str, what: str, column: Any, rows: Integers) -> Floats:
+    """The numbers of a column, or its dates as numbers; all are there and finite."""
+    values = _as_floats(column).astype(np.float64)
+    bad = ~np.isfinite(values)
+    if bad.any():
+        at = int(bad.argmax())
+        got = "infinite" if np.isinf(values[at]) else "missing"
+        raise ValueError(
+            f"{path}, column {name!r}, row {int(rows[at])}: the {what} is {got}; expected one in "
+            "every row: fill it in, or leave the row out."
+        )
+    return values
 
 
 def _without_nan(path: str, name: str, column: Any, rows: Integers, nan: str) -> Any:

@@ -16,9 +16,18 @@ from codauc._internal.files import regular_file
 from codauc.data.shards import block_shards, dealt
 from codauc.data.tables.arrays import Array, FromArray, open_array, open_arrays
 from codauc.data.tables.column_roles import LARGE, TableRequest, columns_of, no_column
-from codauc.data.tables.columnar_files import ArrowTable, MemoryTable, ParquetTable, TableSource
+from codauc.data.tables.column_statistics import Floats
+from codauc.data.tables.columnar_files import (
+    ArrowTable,
+    MemoryTable,
+    ParquetTable,
+    TableSource,
+    arrow,
+)
 from codauc.data.tables.csv_files import CSVTable
+from codauc.data.tables.described_columns import Written
 from codauc.data.tables.encoder import Encoder
+from codauc.data.tables.frames import as_arrow, frame_names, is_frame
 from codauc.data.tables.labels import Integers, Labels
 from codauc.data.tables.packed_rows import Vocabulary
 from codauc.data.tables.row_selection import (
@@ -30,7 +39,15 @@ from codauc.data.tables.row_selection import (
     one_of,
     within,
 )
-from codauc.data.tables.scan import Pass, check_count, scan_table, targets_of, texts_of
+from codauc.data.tables.scan import (
+    Pass,
+    check_count,
+    filled_numbers,
+    scan_table,
+    targets_of,
+    texts_of,
+)
+from codauc.data.tables.sparse_arrays import SparseArray, is_sparse
 
 _PARQUET, _ARROW, _CSV = (
     (".parquet", ".pq"),
@@ -47,15 +64,22 @@ _whole_files: WeakValueDictionary[tuple[Any, ...], KeptRows] = WeakValueDictiona
 class FromTable:
     """A file or frame with named columns."""
 
+    selects = True  # what is no input may be left out
+
     def __init__(self, table: TableSource, options: TableRequest) -> None:
         self.table, self.path, self.options = table, table.path, options
         self.columns = columns = columns_of(table, options)
-        named = [*columns.inputs_and_target, *([options.silo] if options.silo else [])]
+        named = [*columns.inputs_and_target, *options.row_columns]
         self.size: Any = table.blocks or table.bytes  # differs where workers have other data
         self.shape: tuple[int, ...] = ()  # of an image
         self._used = list(dict.fromkeys(named))
         self._whole: KeptRows | None = None  # all rows of the file
         self._later: KeptRows | None = None  # those of the parts that are read next
+
+    def written(self, examples: dict[str, tuple[str, ...]]) -> Written:
+        """How values are written; `examples` are those of the rows that were read."""
+        table = self.table
+        return Written(table.how, examples | table.examples, table.notes)
 
     def targets(self) -> tuple[Labels, Tensor]:
         """The labels of all rows: what they are, and which each row has."""
@@ -66,20 +90,33 @@ class FromTable:
             codes.append(torch.from_numpy(labels.add(*found)))
         return labels, torch.cat(codes)
 
-    def silos(self, name: str) -> Integers:
-        """To which silo each row belongs, in the order of the silos' names."""
+    def codes(self, name: str, what: str) -> Integers:
+        """To which value of a column each row belongs, in the order of the values' texts."""
         found, codes = Vocabulary(), []
         for rows, batch in self._column(name):
             values, which = texts_of(batch.column(0))
             if None in [values[i] for i in np.unique(which)]:
                 at = int((which == len(values) - 1).argmax())
                 raise ValueError(
-                    f"{self.path}, column {name!r}, row {int(rows[at])}: the silo is missing; "
-                    "expected one in every row."
+                    f"{self.path}, column {name!r}, row {int(rows[at])}: the {what} is missing; "
+                    "expected one in every row: fill it in, or leave the row out."
                 )
             codes.append(found.encode(values, which))
         names = np.array([str(value) for value in found.codes])
         return names.argsort().argsort()[np.concatenate(codes)]
+
+    def numbers(self, name: str, what: str) -> Floats:
+        """The numbers, or dates as numbers, in a column of all rows; none may be missing."""
+        if self.table.kinds[name] not in ("number", "time"):
+            raise ValueError(
+                f"{self.path}, column {name!r} holds texts: expected numbers"
+                f"{' or dates' if what == 'time' else ''} for the {what}; name another column."
+            )
+        found = [
+            filled_numbers(self.path, name, what, batch.column(0), rows)
+            for rows, batch in self._column(name)
+        ]
+        return np.concatenate(found)
 
     def _column(self, name: str) -> NumberedBatches:
         """All rows of one column; a small file without blocks is kept for the passes to come."""
@@ -164,7 +201,9 @@ def open_source(source: Any, options: TableRequest) -> RowSource:
     """The source of a path, a frame, or an array with `target` as its labels."""
     if isinstance(source, list | tuple | Tensor):
         source = np.asarray(source)
-    if isinstance(source, np.ndarray):
+    if is_sparse(source):
+        source = SparseArray(source)
+    if isinstance(source, np.ndarray | SparseArray):
         return _from_array(source, options)
     if not isinstance(source, str | os.PathLike):
         return _from_frame(source, options)
@@ -189,6 +228,8 @@ def _known_kinds(options: TableRequest) -> dict[str, str]:
     if encoder is not None:
         kinds |= encoder.kinds()
         kinds[encoder.target.name] = "category"
+    if options.split is not None and isinstance(options.split.group, str):
+        kinds[options.split.group] = "category"
     if isinstance(options.target, str):  # labels are texts: 01 and 1 are two
         kinds[options.target] = "category"
     return kinds
@@ -206,7 +247,7 @@ def _with_target(path: Path | str, options: TableRequest) -> TableRequest:
     return options
 
 
-def _from_array(array: Array, options: TableRequest) -> RowSource:
+def _from_array(array: Array | SparseArray, options: TableRequest) -> RowSource:
     target = options.target
     if isinstance(array, np.ma.MaskedArray):
         raise ValueError("the array is masked: expected NaN for what is missing; use filled(nan).")
@@ -220,14 +261,26 @@ def _from_frame(frame: Any, options: TableRequest) -> RowSource:
     """A frame whose target is one of its columns, or labels beside it as scikit-learn has them."""
     target = options.target
     if target is None or isinstance(target, str):
-        return FromTable(MemoryTable(frame), _with_target("the table", options))
+        table = MemoryTable(_without(frame, options.drop))
+        return FromTable(table, _with_target("the table", options))
     if not hasattr(target, "__len__"):
         raise ValueError(
             f"target={target!r}: expected the name of a column, a text, or one label per row."
         )
     name = str(getattr(target, "name", None) or "target")
-    table = MemoryTable(frame, labels=(name, target))
+    table = MemoryTable(_without(frame, options.drop), labels=(name, target))
     return FromTable(table, replace(options, target=name))
+
+
+def _without(frame: Any, drop: tuple[str, ...]) -> Any:
+    """The frame as an Arrow table in which columns to leave out are empty, whatever they hold."""
+    names = frame_names(frame) if drop and is_frame(frame) else []
+    if not names:
+        return as_arrow(frame)
+    table = as_arrow(frame, [name for name in names if name not in drop])
+    for name in dict.fromkeys(name for name in names if name in drop):
+        table = table.append_column(name, arrow().nulls(table.num_rows))
+    return table
 
 
 def _npy(path: Path, options: TableRequest) -> tuple[Array, tuple[str, Array] | None]:
