@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from codauc.algorithm.rounds import NotFiniteError
 from codauc.data.dataset import DataSet
-from codauc.metrics.auc_values import auc_interval
 from codauc.metrics.calibration import Calibration, average_precision, calibrate
+from codauc.metrics.weighted_auc import weighted_auc_interval
 from codauc.runs.directory import Record
 from codauc.runs.settings import RecipeSettings, RunSettings
 from codauc.training.callbacks import Callback
@@ -70,12 +70,16 @@ class Trained:
             )
             return None
         order = np.argsort(rows, kind="stable")
-        return ScoredRows(self.calibration.log_odds(scores)[order], labels[order], rows[order])
+        groups = None if part.groups is None else gathered(part.groups.numpy(), group)[order]
+        scores = self.calibration.log_odds(scores)[order]
+        return ScoredRows(scores, labels[order], rows[order], groups)
 
     def summary(self, opened: DataSet, test: ScoredRows | None) -> dict[str, Any]:
         """What summary.json holds; `test` is what `scores_of_test_set` gave."""
         train, settings = opened.train, self.settings
-        auc = None if test is None else auc_interval(test.scores, test.labels)
+        auc = None
+        if test is not None:
+            auc = weighted_auc_interval(test.scores, test.labels, groups=test.groups)
         return {
             "test_auc": None if auc is None else auc.value,
             "auc_low": None if auc is None else auc.low,

@@ -31,7 +31,8 @@ class Columns:
     """What the columns of a source are for.
 
     `numeric` are categories that are numbers, `times` numbers that are dates, `open` columns of
-    which nothing is known, since all values are missing, and `parts` the cycles of dates.
+    which nothing is known, since all values are missing, `parts` the cycles of dates, and
+    `extra` columns that the training data did not have, which are not read.
     """
 
     numbers: tuple[str, ...]
@@ -41,6 +42,7 @@ class Columns:
     numeric: frozenset[str] = frozenset()
     times: frozenset[str] = frozenset()
     open: frozenset[str] = frozenset()
+    extra: tuple[str, ...] = ()
     parts: tuple[DatePart, ...] = ()
 
     @property
