@@ -191,24 +191,38 @@ def test_export_scores_equal_predictions_in_onnxruntime(run, table, codauc, tmp_
     assert np.abs(found - np.load(tmp_path / "s.npy")).max() < 1e-5
 
 
-def test_baselines_are_six_runs_with_one_budget(table, codauc, tmp_path):
+NETWORKS = {"bce-data-parallel", "bce-local-steps", "ppd-sg", "np-ppd-sg", "one-shot", "coda"}
+
+
+def test_baselines_are_six_runs_with_one_budget_and_models_of_other_libraries(
+    table, codauc, tmp_path
+):
     code, output, error = codauc(
         "baselines", table, "--target", "fraud", "--positive", "yes", "--simulate", "2",
         "--steps", "14", "--sync-every", "4", "--out", tmp_path / "b", "--quiet",
     )  # fmt: skip
     assert code == 0, error
     found = {f.name: RunFolder(f).summary() for f in (tmp_path / "b").iterdir() if f.is_dir()}
-    assert set(found) == {
-        "bce-data-parallel", "bce-local-steps", "ppd-sg", "np-ppd-sg", "one-shot", "coda",
-    }  # fmt: skip
-    assert {summary["steps"] for summary in found.values()} == {20}
-    rounds = {name: summary["rounds"] for name, summary in found.items()}
+    assert set(found) >= NETWORKS | {"logistic-regression", "hist-gradient-boosting"}
+    assert {found[name]["steps"] for name in NETWORKS} == {20}
+    rounds = {name: found[name]["rounds"] for name in NETWORKS}
     assert rounds == {
         "bce-data-parallel": 20 + 1, "bce-local-steps": 5, "ppd-sg": 0, "np-ppd-sg": 20,
         "one-shot": 2, "coda": 2 + 4,
     }  # fmt: skip
     assert all(name in output for name in found)
-    assert (tmp_path / "b/comparison.html").exists()
+    assert output.splitlines()[2].startswith("coda ")  # what the others are compared with
+    assert "AUC - first (95% interval)" in output
+    for name in ("lightgbm", "catboost", "xgboost"):
+        assert (name in found) != ("codauc[baselines]" in error and name in error.lower())
+    page = (tmp_path / "b/comparison.html").read_text()
+    assert "logistic-regression" in page
+    report = (tmp_path / "b/coda/report.html").read_text()
+    assert "Models of other libraries" in report
+    assert "on the same test set: AUC" in report  # 20 steps: a simpler model is as good
+    assert found["logistic-regression"]["test_auc"] > 0.7
+    scores = [RunFolder(tmp_path / "b" / name).scores() for name in found]
+    assert all((each.labels == scores[0].labels).all() for each in scores)
 
 
 def test_help_takes_no_torch():
@@ -274,7 +288,7 @@ def test_messages_name_options_in_the_place_of_arguments(message, worded):
 
 def test_messages_of_a_command_name_only_its_own_options():
     assert in_options("positive='a', target='y'", parsers()[1]["evaluate"].options) == (
-        "positive='a', --target 'y'"
+        "positive='a', --target y"
     )
 
 

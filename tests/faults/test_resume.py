@@ -255,6 +255,7 @@ OTHERS = {
         r"model\.arguments .*16.*8",
     ),
     "rounds": (lambda s: s.with_changes("communication", sync_every=6), r"sync_every is 5 .* 6"),
+    "time": (lambda s: s.with_changes("data", time="a"), "other data: (training|validation|test)"),
     "columns": (lambda s: s.with_changes("data", drop=("a",)), r"other data: columns"),
     "target": (lambda s: s.with_changes("data", positive=("0",)), r"other data: positive classes"),
 }

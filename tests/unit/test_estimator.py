@@ -9,7 +9,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from scipy import sparse
 from sklearn.base import clone
 from sklearn.datasets import make_classification
 from sklearn.metrics import log_loss, roc_auc_score
@@ -221,8 +220,6 @@ def test_what_is_not_supported_is_said(data):
         small().fit(X, np.arange(600) % 3)
     with pytest.raises(ValueError, match="one class alone"):
         small().fit(X, np.zeros(600))
-    with pytest.raises(TypeError, match=r"[Ss]parse"):
-        small().fit(sparse.csr_matrix(X), y)
     with pytest.raises(ValueError, match="expected the classes of training, 0, 1"):
         small(steps=2).fit(X, y).score(X, y + 1)
     with pytest.raises(ValueError, match="did you mean 'paper'"):

@@ -21,7 +21,7 @@ DUALS = ("mean", "pooled")
 _DRAWS = 100  # how often a worker draws for a class it has met before
 _FIRST_DRAWS = 3  # and for a class that it never met
 
-Forward = Callable[[Any], tuple[Tensor, Tensor]]
+Forward = Callable[[Any], tuple[Tensor, ...]]
 
 
 class DualEstimate:
@@ -68,9 +68,11 @@ class DualEstimate:
         """The class means over the workers, and which tasks have both; statistics are averaged."""
         trained = self.opt.trained
         if self.dual == "mean":
-            sums, counts = sums / counts.clamp(min=1), counts.clamp(max=1)
+            there = (counts > 0).to(counts.dtype)
+            sums, counts = sums / torch.where(counts > 0, counts, 1), there
         else:  # every worker counts as much, however often it drew for a rare class
-            total = counts.sum(0).clamp(min=1)
+            total = counts.sum(0)
+            total = torch.where(total > 0, total, 1)
             sums, counts = sums / total, counts / total
         statistics = trained.statistics
         parts = [sums.flatten(), counts.flatten(), *(tensor.flatten() for tensor in statistics)]
@@ -88,6 +90,8 @@ def _class_sums(
 ) -> tuple[Tensor, Tensor]:
     """Sums of h and counts over `samples` samples; rows: negatives, positives; a column per task.
 
+    With weights they are weighted sums, and sums of weights.
+
     A draw that lacks a class is followed by others, of whole batches, that are added to it; by few
     if the worker never met that class.
     """
@@ -97,11 +101,14 @@ def _class_sums(
     for draw in range(_DRAWS):
         left = samples
         while left > 0:
-            logits, labels = loss.aligned(*forward(next(batches)))
+            logits, labels, *weights = forward(next(batches))
+            logits, labels = loss.aligned(logits, labels)
             _check_batch(logits, labels)
             used = len(labels) if draw else left
             h, positive = loss.scores(logits[:used]), positives(labels[:used])
             for row, mask in enumerate((~positive, positive)):
+                if weights:
+                    mask = (mask.t() * weights[0][:used].to(h)).t()
                 sums[row] += (h * mask).sum(0)
                 counts[row] += mask.sum(0)
             left -= len(h)

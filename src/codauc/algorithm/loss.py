@@ -20,6 +20,7 @@ from codauc.algorithm.loss_checks import (
     checked_tasks,
 )
 from codauc.algorithm.objective import positives
+from codauc.algorithm.sample_weights import check_ratio_is_known, weighted
 
 LINKS = ("sigmoid", "identity")
 
@@ -43,6 +44,12 @@ class MinMaxAUCLoss(nn.Module):
 
     `link="identity"` leaves out the sigmoid: h is then the logit itself, unbounded. `mix` adds
     that many times the cross-entropy to F: with many positives it makes better use of them.
+
+    `loss(logits, labels, weights)` takes one weight >= 0 per sample: a sample of weight 2 counts as
+    two, one of weight 0 not at all. F and the cross-entropy are then sums of weight times value,
+    divided by the sum of the batch's weights; or, if the attribute `mean_weight` is set to that of
+    all data, by it times the size of the batch: as repeated rows in expectation over random
+    batches. `pos_ratio` is needed, the share of positives among the weights.
 
     Values are checked on every batch on the CPU, and on the first batch elsewhere, because a check
     waits for the device; `validate=True` checks always, `validate=False` never.
@@ -79,6 +86,7 @@ class MinMaxAUCLoss(nn.Module):
         self.margin = real("margin", margin, above=0, remedy="use 1, the paper's")
         self.link = choice("link", link, LINKS)
         self.mix = real("mix", mix, least=0, remedy="use 0 for F alone")
+        self.mean_weight: float | None = None  # of all data, to divide weights by
         self.validate = validate
         self._checked = False
         self.has_optimizer = False  # whether a PPDSG or PPDAdam moves a, b and alpha
@@ -102,14 +110,16 @@ class MinMaxAUCLoss(nn.Module):
     def _new_sums(self) -> Tensor:
         return self.a.new_zeros(self.tasks, 5, requires_grad=True)
 
-    def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
+    def forward(self, logits: Tensor, labels: Tensor, weights: Tensor | None = None) -> Tensor:
         """F over the batch, a scalar; in training mode, with gradients, the labels are counted."""
         logits, labels = self.aligned(logits, labels)
-        given = self._counted(logits, labels)
+        given = self._counted(logits, labels, weights)
         value: Tensor = ClosedForm.apply(logits, self.sums, given)  # type: ignore[no-untyped-call]
-        return value + self.mix * self._entropy(logits, given.marks) if self.mix else value
+        return value + self.mix * self._entropy(logits, given) if self.mix else value
 
-    def cross_entropy(self, logits: Tensor, labels: Tensor) -> Tensor:
+    def cross_entropy(
+        self, logits: Tensor, labels: Tensor, weights: Tensor | None = None
+    ) -> Tensor:
         """The batch's mean cross-entropy, in place of F, for a warm start: it moves w alone.
 
         a, b and alpha stay; `Stage(estimate_ab=True)` gives them values when the stage ends.
@@ -120,13 +130,15 @@ class MinMaxAUCLoss(nn.Module):
         tensor(0.6931, grad_fn=<AddBackward0>)
         """
         logits, labels = self.aligned(logits, labels)
-        return self._entropy(logits, self._counted(logits, labels).marks) + 0 * self.sums.sum()
+        given = self._counted(logits, labels, weights)
+        return self._entropy(logits, given) + 0 * self.sums.sum()
 
-    def _entropy(self, logits: Tensor, marks: Tensor) -> Tensor:
-        value = binary_cross_entropy_with_logits(logits.to(marks.dtype), marks)
+    def _entropy(self, logits: Tensor, given: Given) -> Tensor:
+        marks = given.marks
+        value = binary_cross_entropy_with_logits(logits.to(marks.dtype), marks, given.weights)
         return value * self.tasks if self.tasks > 1 else value
 
-    def _counted(self, logits: Tensor, labels: Tensor) -> Given:
+    def _counted(self, logits: Tensor, labels: Tensor, weights: Tensor | None) -> Given:
         """What the batch gives beside logits, checked, and counted if it is one of training."""
         if self._values_need_a_check(logits):
             check_values(logits.detach(), labels)
@@ -143,7 +155,13 @@ class MinMaxAUCLoss(nn.Module):
             )
         share = share / size if numbers else count.to(marks.dtype) / size
         inner = self.inner(numbers=numbers)
-        return Given(marks, share, self.ratio(numbers=numbers), inner, self.margin, self.link)
+        p = self.ratio(numbers=numbers)
+        given = Given(marks, share, p, inner, self.margin, self.link)
+        if weights is None:
+            return given
+        check_ratio_is_known(self.known_ratio)
+        self.ratio_told = True  # labels are counted without weights
+        return weighted(given, weights, self.mean_weight, check=self.validate is not False)
 
     @property
     def sums(self) -> Tensor:
@@ -207,30 +225,19 @@ class MinMaxAUCLoss(nn.Module):
     @property
     def pos_ratio(self) -> Tensor:
         """p of each task: as given, or as estimated so far."""
-        return self.class_weights[1]
+        own, cache = self.a, self._ratio_cache
+        if self.known_ratio is None:
+            known = (self.counts + self.seen - self.reported).to(own.dtype)
+            return (known[0] + 0.5) / (known.sum(0) + 1)
+        if cache is None or cache.dtype != own.dtype or cache.device != own.device:
+            cache = torch.tensor(self.known_ratio, dtype=own.dtype, device=own.device)
+            self._ratio_cache = cache
+        return cache
 
     @property
     def ratio_is_unseen(self) -> bool:
         """Whether p is to be estimated and no label has been counted by all workers so far."""
         return self.known_ratio is None and not bool(self.counts.any())
-
-    @property
-    def class_ratios(self) -> Tensor:
-        """p and 1-p of each task, [2, tasks]."""
-        return self.class_weights.flip(0)
-
-    @property
-    def class_weights(self) -> Tensor:
-        """1-p and p of each task, [2, tasks]: F weighs a class by the ratio of the other."""
-        own, cache = self.a, self._ratio_cache
-        if self.known_ratio is None:
-            known = (self.counts + self.seen - self.reported).to(own.dtype)
-            p = (known[0] + 0.5) / (known.sum(0) + 1)
-            return torch.stack((1 - p, p))
-        if cache is None or cache.dtype != own.dtype or cache.device != own.device:
-            p = torch.tensor(self.known_ratio, dtype=own.dtype, device=own.device)
-            self._ratio_cache = cache = torch.stack((1 - p, p))
-        return cache
 
     def agree(self, fresh: Tensor, told: Tensor) -> None:
         """Add all workers' new labels; `told` is what this one had seen when it told of its own."""

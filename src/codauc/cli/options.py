@@ -28,11 +28,14 @@ run holds the settings, the history, the model, the AUC of the test set and a re
   codauc train cifar-10-binary.tar.gz --positive half --keep-negatives 0.4 --simulate 4
   codauc train --config runs/fraud-1/config.toml --seed 1 --out runs/again
   codauc train --resume --out runs/fraud-1""",
-    "baselines": """train the same network in six ways and compare
-Train with cross-entropy (data parallel; local steps), PPD-SG on one worker, NP-PPD-SG,
-one-shot averaging and CoDA, on simulated workers; print one table.
+    "baselines": """compare with other ways to train and with other libraries
+Train the same network with CoDA, PPD-SG on one worker, NP-PPD-SG, one-shot averaging and
+cross-entropy (data parallel; local steps), on simulated workers; fit logistic regression,
+HistGradientBoosting and, where installed, LightGBM, CatBoost and XGBoost to the same rows
+of a table; print one table with paired intervals.
 
-  codauc baselines fraud.csv --target is_fraud --simulate 4""",
+  codauc baselines fraud.csv --target is_fraud --simulate 4
+  codauc baselines fraud.csv --target is_fraud --seeds 5""",
     "evaluate": """the AUC of a run's model on other data
 Score labelled data with a run's model; print the AUC with its interval.
 
@@ -40,7 +43,8 @@ Score labelled data with a run's model; print the AUC with its interval.
     "predict": """score data with a run's model
 Write a score (log-odds) and a probability for each row of DATA, in its order.
 
-  codauc predict runs/fraud-1 april.csv --out scores.parquet""",
+  codauc predict runs/fraud-1 april.csv --keep id --out scores.parquet
+  codauc predict runs/scans-1 'new/*.png' --out scores.csv""",
     "compare": """runs side by side: a table and a page
 Print one table of several runs and draw their curves on one page. Where runs have the
 same test set, the difference of AUC to the first comes with its 95% interval.
@@ -87,6 +91,8 @@ class Parser(argparse.ArgumentParser):
             near = difflib.get_close_matches(typed, self.options, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"see {self.prog} --help."
             message = f"unknown option {typed}; {hint}"
+        elif message.startswith("unrecognized arguments"):
+            message += "; write a pattern for several files in quotes, as in 'scans/*.png'."
         self.exit(2, message_lines(f"{self.prog}: {message}") + "\n")
 
     @property
@@ -181,7 +187,10 @@ def _training(command: Parser, *, full: bool, baselines: bool) -> None:
     add("--config", "settings to begin with; options change them", "FILE")
     for shared in (_TRUST, _QUIET, _JSON):
         add(*shared)
-    if not baselines:
+    if baselines:
+        add("--seeds", "repeat with so many seeds, each with splits of its own (%(default)s)", "N",
+            type=int, default=1)  # fmt: skip
+    else:
         add("--tensorboard", "also write events for TensorBoard")
         add("--profile", "measure where the time goes: a table, profile.json, a part of the "
             "report, and trace.json of a few steps; the model stays the same")  # fmt: skip
@@ -197,12 +206,15 @@ def _using_runs(commands: dict[str, Parser]) -> None:
             _add(commands[name], option, help, *rest, **how)
 
     add("evaluate predict report export", "run", "directory that codauc train wrote", "RUN")
-    add("evaluate predict", "source", "as for codauc train", "DATA")
+    add("evaluate predict", "source", "as for codauc train, or an image, or a pattern in quotes "
+        "such as 'scans/*.png'", "DATA")  # fmt: skip
     add("evaluate predict export", "--model", "the network, if it is your own", "MODULE:CLASS")
     add("evaluate predict export", *_TRUST)
     add("evaluate predict", "--target", "column of labels, if it has another name now", "COLUMN")
-    add("evaluate predict", "--drop", "columns that the training data did not have",
-        "COLUMN[,...]", type=read_list)  # fmt: skip
+    add("evaluate predict", "--drop", "columns to leave out; others that training did not have are "
+        "ignored, with a note", "COLUMN[,...]", type=read_list)  # fmt: skip
+    add("predict", "--keep", "columns to copy beside the scores, such as an id", "COLUMN[,...]",
+        type=read_list)  # fmt: skip
     add("predict", "--out", ".parquet, .csv or .npy", "FILE", required=True)
     add("export", "--onnx", "the file to write", "FILE", required=True)
     add("predict export", "--overwrite", "replace the file if it exists")

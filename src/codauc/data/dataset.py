@@ -24,7 +24,9 @@ class Part:
     every worker's samples and positives, if all have labels. `encoder` is that of a table or an
     array, and `columns` says of a table's training part how each column was read. `fingerprint` is
     a number of this worker's inputs as they were read; its sum over all workers, modulo 2**64,
-    differs for different data. `examined` is what hints are made of.
+    differs for different data. `examined` is what hints are made of. `groups` are numbers of the
+    groups that a split keeps together. `notes` say what is odd about data that are read with the
+    encoder of a training set.
     """
 
     x: Any
@@ -35,6 +37,8 @@ class Part:
     fingerprint: int = field(default=0, repr=False)
     examined: Examined | None = field(default=None, repr=False)
     columns: tuple[ColumnRecord, ...] = field(default=(), repr=False)
+    groups: Tensor | None = field(default=None, repr=False)
+    notes: tuple[str, ...] = field(default=(), repr=False)
 
     @property
     def samples(self) -> int:

@@ -11,8 +11,10 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from codauc._internal.checks import warn
 from codauc.data.binary_labels import thin_negatives
 from codauc.data.data_settings import DataSettings
 from codauc.data.dataset import DataSet, Part
@@ -23,6 +25,7 @@ from codauc.data.image_sources import (
     NamedImages,
     Samples,
     binary_labels,
+    is_pattern,
     known_labels,
     read_images,
 )
@@ -48,7 +51,7 @@ def open_data(
     """
     if settings.own:
         settings = replace(settings, source=settings.source.replace("{rank}", str(group.rank)))
-    if together(group, lambda: _is_table(settings), "start"):
+    if together(group, lambda: is_table(settings), "start"):
         found = _open_table(settings, group, seed, progress)
     elif refused := _only_of_tables(settings):
         raise ValueError(f"{refused} with images: expected a table; leave it out.")
@@ -72,7 +75,7 @@ def open_whole(
     settings: DataSettings, group: Group, encoder: Encoder | None, progress: Progress | None = None
 ) -> Part:
     """All samples of a source as one part, read as in training; archives give their test images."""
-    if _is_table(settings):
+    if is_table(settings):
         if encoder is None:
             raise ValueError(f"{settings.source} is a table: expected images, as in training.")
         request = TableRequest(
@@ -91,10 +94,10 @@ def open_whole(
     return _share(samples, labels, everything, even_shards(len(everything), group.size, 0), group)
 
 
-def _is_table(settings: DataSettings) -> bool:
+def is_table(settings: DataSettings) -> bool:
     """Whether the source is a table or an array, not images; raise if there is no such source."""
     path = Path(settings.source)
-    if settings.images is not None or settings.source == SAMPLE:
+    if settings.images is not None or settings.source == SAMPLE or is_pattern(settings.source):
         return False
     if not path.exists():
         raise ValueError(_no_such(path))
@@ -205,6 +208,8 @@ def _own_test(
     )
     source = source.replace("{rank}", str(group.rank)) if own else source
     part = read_parts(source, request, ["train"], group)["train"]
+    for note in part.notes if group.rank == 0 else ():
+        warn(f"{settings.test}: {note}")
     if part.y is None:
         raise ValueError(
             f"{settings.test} has no column {settings.target!r}: expected labels, to test."
@@ -218,7 +223,8 @@ def _open_images(settings: DataSettings, group: Group, seed: int) -> DataSet:
     labels = together(group, lambda: binary_labels(settings, train.y, classes), "start")
     compare(group, {"labels": labels, "source": len(train.x)}, torch.device("cpu"))
     split = _split(settings, seed, own_test=test is not None)
-    rows = _split_images(settings, split, labels, group) if split else {}
+    by = _image_groups(settings, group) if split else None
+    rows = split.parts(labels, by) if split else {}
     if not split:
         rows["train"] = torch.arange(len(labels))
     kept = rows["train"][thin_negatives(labels[rows["train"]], settings.keep_negatives, seed)]
@@ -228,7 +234,8 @@ def _open_images(settings: DataSettings, group: Group, seed: int) -> DataSet:
             shards = even_shards(len(rows), group.size, seed)
         else:
             shards = skewed_shards(labels[rows], group.size, skew, seed)
-        return _marked(_share(samples, labels, rows, shards, group), samples.marks)
+        mine = _marked(_share(samples, labels, rows, shards, group), samples.marks)
+        return mine if by is None else replace(mine, groups=torch.from_numpy(by[mine.rows.numpy()]))
 
     parts = {"train": part(train, labels, kept, settings.skew)}
     if split:
@@ -249,15 +256,13 @@ def _open_images(settings: DataSettings, group: Group, seed: int) -> DataSet:
     )
 
 
-def _split_images(
-    settings: DataSettings, split: Split, labels: Tensor, group: Group
-) -> dict[str, Tensor]:
-    name = settings.group
+def _image_groups(settings: DataSettings, group: Group) -> NDArray[np.int64] | None:
+    """The number of each image's group, if a split keeps groups together."""
+    name, table, column = settings.group, settings.source, str(settings.file_column)
     if name is None:
-        return split.parts(labels)
-    table, column = settings.source, str(settings.file_column)
+        return None
     found = together(group, lambda: image_groups(table, column, name), "start")
-    return split.parts(labels, np.unique(found, return_inverse=True)[1].ravel())
+    return np.unique(found, return_inverse=True)[1].ravel()
 
 
 _being_read: WeakValueDictionary[DataSettings, NamedImages] = WeakValueDictionary()

@@ -77,9 +77,9 @@ def block_of(x: NDArray[Any]) -> int | None:
     return None if base is None else rows_in_block(x)
 
 
-def rows_in_block(x: NDArray[Any]) -> int:
+def rows_in_block(x: Any) -> int:
     """How many rows of an array a disk reads well at once."""
-    return max(BLOCK // max(x[:1].nbytes, 1), 1)
+    return max(BLOCK // max(int(x[:1].nbytes), 1), 1)
 
 
 class DatasetRows(Rows):

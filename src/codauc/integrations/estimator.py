@@ -33,35 +33,44 @@ from codauc.data.tables import read_table
 from codauc.integrations.estimator_fit import (
     Array,
     Learner,
-    as_names,
-    checked_rows,
     checked_targets,
-    first_encoder,
     fit_worker,
-    frame_columns,
+    launch_until_interrupted,
     module_maker,
     positives,
-    read_rows,
     run_settings,
     two_classes,
     validation_split,
+    warn_if_interrupted,
     with_own_randomness,
+)
+from codauc.integrations.estimator_rows import (
+    as_names,
+    checked_rows,
+    first_encoder,
+    frame_columns,
+    read_rows,
 )
 from codauc.metrics.auc_values import auc
 from codauc.metrics.calibration import Calibration
 from codauc.metrics.evaluation import logits_of
 from codauc.models import build
 from codauc.models.base import Model
-from codauc.training.build import make_model, resolve_settings
-from codauc.workers.launcher import launch
+from codauc.training.build import (
+    make_model,
+    resolve_device,
+    resolve_settings,
+    usable_device,
+)
 
 
 class AUCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """A network trained for the largest AUC, with scikit-learn's interface.
 
-    `X` is an array or a list of numbers [N, features], images [N, channels, H, W], or a pandas
-    frame, whose columns may also be texts, categories or dates. NaN is a missing value. `y` has two
-    classes; the second of `classes_`, in sorted order, is the positive one.
+    `X` is an array, a sparse matrix or a list of numbers [N, features], images [N, channels, H, W],
+    or a frame of pandas, polars, Arrow or any library with `__dataframe__`, whose columns may also
+    be texts, categories or dates. NaN is a missing value. `y` has two classes; the second of
+    `classes_`, in sorted order, is the positive one.
 
     `model` is "auto" (which fits the data), a name of `codauc.models`, an import path
     "package.module:Class", a class or function that makes an `nn.Module` (each with
@@ -77,8 +86,12 @@ class AUCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     With `workers` K the rows are shared out to K processes of this machine, or with `simulate=True`
     to K workers in this process; `sync_every` is the number of steps between two averagings.
     `categories` and `drop` name columns of a frame: numbers to be taken for texts, and what is to
-    be left out. The same `random_state` gives the same model; torch's and numpy's own random states
-    are left alone. `verbose=1` shows the progress.
+    be left out. `device` is "auto" (cuda or mps if available, else cpu) or a name of torch; the
+    fitted network is kept on the CPU. The same `random_state` gives the same model; torch's and
+    numpy's own random states are left alone. `verbose=1` shows the progress.
+
+    Ctrl-C ends `fit` with the best model so far and a warning; a second one within two seconds
+    raises KeyboardInterrupt.
 
     After `fit`: `classes_`, `n_features_in_`, `feature_names_in_` (of a frame), `module_` (the
     network, in evaluation mode), `encoder_` (how rows become its inputs), `calibration_`,
@@ -124,6 +137,7 @@ class AUCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         sync_every: int | str | None = None,
         categories: Sequence[str] | None = None,
         drop: Sequence[str] | None = None,
+        device: str = "auto",
         random_state: Any = None,
         verbose: int = 0,
     ) -> None:
@@ -131,10 +145,11 @@ class AUCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.__dict__.update({name: given[name] for name in given if name != "self"})
 
     def __sklearn_tags__(self) -> Any:
-        """Two classes, dense input, NaN allowed."""
+        """Two classes, dense or sparse input, NaN allowed."""
         tags = super().__sklearn_tags__()
         tags.classifier_tags.multi_class = False
         tags.input_tags.allow_nan = True
+        tags.input_tags.sparse = True
         return tags
 
     def fit(self, X: Any, y: Any) -> Self:
@@ -151,16 +166,14 @@ class AUCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             rows=(x, labels),
             split=validation_split(self, labels, seed),
             maker=maker,
-            verbose=self.verbose > 0,
         )
-        weights, model, attributes = launch(
-            work, workers=ways.workers, simulate=ways.simulate, seed=seed
-        )[0]
+        results = launch_until_interrupted(work, ways, seed, verbose=self.verbose > 0)
+        weights, model, attributes = results[0]
         make = maker or partial(build, model.name, **model.arguments)
         self.module_ = with_own_randomness(make, seed)
         self.module_.load_state_dict(weights)
         self.module_.eval()
-        self.__dict__.update(attributes)
+        self.__dict__.update(warn_if_interrupted(attributes))
         self._stream = Learner(seed, counts=_counts(labels))
         return self
 
@@ -207,7 +220,8 @@ class AUCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """The log-odds of the positive class, shape [N]; AUC and order are those of the logits."""
         check_is_fitted(self, "module_")
         x = read_table(self._rows(X, reset=False), encoder=self.encoder_, nan="missing").x
-        return self.calibration_.log_odds(logits_of(_exact(self.module_, self.encoder_), x))
+        module = _to_predict(self.module_, self.encoder_, self.device)
+        return self.calibration_.log_odds(logits_of(module, x))
 
     def predict_proba(self, X: Any) -> Array:
         """The probabilities of both classes, shape [N, 2], in the order of `classes_`."""
@@ -258,13 +272,17 @@ def _counts(labels: Array) -> Tensor:
     return torch.tensor([[positives], [len(labels) - positives]])
 
 
-def _exact(module: nn.Module, encoder: Encoder) -> nn.Module:
-    """A copy in float64, in which a row's score does not depend on the rows beside it.
+def _to_predict(module: nn.Module, encoder: Encoder, device: str) -> nn.Module:
+    """The network on the device; where that costs little a copy in float64.
 
-    Only where that costs little: the package's networks for tables.
+    In float64 a row's score does not depend on the rows beside it. It costs little for the
+    package's networks for tables.
     """
-    if not isinstance(module, Model) or encoder.shape:
-        return module
-    exact = copy.deepcopy(module).double()
-    exact.register_forward_pre_hook(lambda _, inputs: tuple(x.double() for x in inputs))
-    return exact
+    place = usable_device(resolve_device(device, processes=False))
+    exact = isinstance(module, Model) and not encoder.shape
+    if not exact:
+        return module if place.type == "cpu" else copy.deepcopy(module).to(place)
+    place = torch.device("cpu") if place.type == "mps" else place  # which has no float64
+    copied = copy.deepcopy(module).double().to(place)
+    copied.register_forward_pre_hook(lambda _, inputs: tuple(x.double() for x in inputs))
+    return copied

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import copy
+import math
+import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import partial
-from importlib import import_module
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -17,17 +18,17 @@ from sklearn.utils import (  # type: ignore[import-untyped]
     check_consistent_length,
 )
 from sklearn.utils.multiclass import check_classification_targets  # type: ignore[import-untyped]
-from sklearn.utils.validation import column_or_1d, validate_data  # type: ignore[import-untyped]
+from sklearn.utils.validation import column_or_1d  # type: ignore[import-untyped]
 from torch import Tensor, nn
 
-from codauc._internal.checks import known_arguments, listed
+from codauc._internal.checks import known_arguments, listed, warn
 from codauc.algorithm.loss import MinMaxAUCLoss
-from codauc.data import Batches, Encoder
+from codauc.data import Batches
 from codauc.data.data_settings import DataSettings
 from codauc.data.dataset import DataSet, Part
 from codauc.data.rows import as_rows
 from codauc.data.splits import Split
-from codauc.data.tables import read_table
+from codauc.integrations.estimator_rows import as_names, read_rows
 from codauc.metrics.calibration import Calibration, calibrate
 from codauc.metrics.evaluation import logits_of
 from codauc.runs.settings import (
@@ -39,12 +40,15 @@ from codauc.runs.settings import (
 )
 from codauc.training.build import make_optimizer, resolve_settings
 from codauc.training.callbacks import Callback, ProgressBar
+from codauc.training.checkpoint_policy import RunControl
 from codauc.training.loop import fit
 from codauc.training.validation import gathered
 from codauc.workers.group import Group
 from codauc.workers.launcher import launch
+from codauc.workers.signals import Requests
 
 Array = NDArray[Any]
+R = TypeVar("R")
 ModuleMaker = Callable[[], nn.Module]
 
 _LEAST = 2  # validation samples of a class, with fewer there is no validation
@@ -76,7 +80,7 @@ def run_settings(estimator: Any, seed: int) -> RunSettings:
         ),
         CommunicationSettings(e.workers, e.simulate, e.sync_every),
         seed=seed,
-        device="cpu",
+        device=e.device,
     )
 
 
@@ -142,6 +146,59 @@ def with_own_randomness(function: Callable[[], Any], seed: int) -> Any:
     return launch(lambda group: function(), simulate=True, seed=seed)[0]  # noqa: ARG005
 
 
+_AGAIN = 2.0  # seconds in which a second Ctrl-C ends what calls fit, too: a search goes on to fit
+_interrupted = -math.inf  # when Ctrl-C was last pressed during a fit
+
+
+def _on_interrupt() -> None:
+    """Ctrl-C ends one fit; a second one soon after it, perhaps in the next fit, ends everything."""
+    global _interrupted
+    now, before = time.monotonic(), _interrupted
+    _interrupted = now
+    if now - before < _AGAIN:
+        raise KeyboardInterrupt
+
+
+class Person(NamedTuple):
+    """Who called `fit`: whether the progress is watched, and what was asked for by Ctrl-C."""
+
+    watches: bool
+    requests: Requests
+
+
+def launch_until_interrupted(
+    work: Callable[..., R], ways: CommunicationSettings, seed: int, *, verbose: bool
+) -> list[R]:
+    """`launch`, in which the first Ctrl-C ends the training with the best model so far.
+
+    `work` is a worker's part, whose argument `person` says when to end.
+    """
+    requests = Requests(_on_interrupt)
+    work = partial(work, person=Person(verbose, requests))
+    with requests.stoppable() as ours:
+        return launch(
+            work,
+            workers=ways.workers,
+            simulate=ways.simulate,
+            seed=seed,
+            requests=requests if ours else None,
+        )
+
+
+def warn_if_interrupted(attributes: dict[str, Any]) -> dict[str, Any]:
+    """The attributes for the estimator; a warning if Ctrl-C has ended the training early."""
+    planned = attributes.pop("interrupted_of")
+    if planned is not None:
+        auc = attributes["validation_auc_"]
+        how = "no validation AUC" if auc is None else f"validation AUC {auc:.4f}"
+        warn(
+            f"fit was interrupted after {attributes['n_iter_']} of {planned} steps: the estimator "
+            f"is fitted with the best model so far, of step {attributes['best_step_']} ({how}); "
+            "call fit again to train anew, partial_fit to continue."
+        )
+    return attributes
+
+
 def fit_worker(
     group: Group,
     *,
@@ -149,7 +206,7 @@ def fit_worker(
     rows: tuple[Any, Array],
     split: Split | None,
     maker: ModuleMaker | None,
-    verbose: bool,
+    person: Person,
 ) -> tuple[dict[str, Tensor], ModelSettings, dict[str, Any]]:
     """One worker's part of `fit`: the weights, the network, and the estimator's attributes."""
     options: dict[str, Any] = {"group": group, "seed": settings.seed}
@@ -163,9 +220,10 @@ def fit_worker(
         validation = read_rows(*rows, **options, part="validation", encoder=encoder)
     opened = DataSet.of_table(table, validation)
     settings = resolve_settings(settings, opened, group.size)
-    callbacks: list[Callback] = [ProgressBar()] if verbose and group.rank == 0 else []
+    callbacks: list[Callback] = [ProgressBar()] if person.watches and group.rank == 0 else []
     model = None if maker is None else maker()
-    trained = fit(settings, opened, group, callbacks, model=model)
+    control = RunControl(person.requests.pending)
+    trained = fit(settings, opened, group, callbacks, model=model, control=control)
     for callback in callbacks:
         callback.on_end({})
     calibration = trained.calibration
@@ -180,60 +238,9 @@ def fit_worker(
         "n_iter_": trained.steps,
         "best_step_": trained.step,
         "validation_auc_": trained.validation_auc,
+        "interrupted_of": trained.planned if trained.interrupted else None,
     }
     return weights, settings.model, attributes
-
-
-def first_encoder(x: Any, labels: Array, categories: tuple[str, ...]) -> Encoder:
-    """What the columns hold, by the first rows of a stream; also if they are of one class."""
-    if not 0 < labels.sum() < len(labels):
-        twice = np.tile(np.arange(len(labels)), 2)
-        labels = np.repeat([0, 1], len(labels))
-        x = x[twice] if isinstance(x, np.ndarray) else x.iloc[twice]
-    encoder = read_rows(x, labels, categories=categories).encoder
-    assert encoder is not None
-    return encoder
-
-
-def frame_columns(X: Any) -> list[str] | None:
-    """The names of the columns of a pandas frame, or something like it; None for an array."""
-    frame = hasattr(X, "columns") and hasattr(X, "set_axis")
-    return [str(name) for name in X.columns] if frame else None
-
-
-def checked_rows(estimator: Any, X: Any, columns: list[str] | None, *, reset: bool) -> Any:
-    """`X` as an array of numbers, or as a frame without the columns to be dropped.
-
-    `columns` are those of the frame of training, None if that was an array. With `reset` it is `X`
-    that the estimator is trained on.
-    """
-    given = frame_columns(X)
-    if columns is not None and given is not None:
-        validate_data(estimator, X, reset=reset, skip_check_array=True)
-        return _without(X.set_axis(given, axis=1), as_names(estimator.drop))
-    options = {"allow_nd": True, "ensure_all_finite": "allow-nan"}
-    x = validate_data(estimator, X, reset=reset, **options)
-    if columns is None:
-        return x
-    frame = import_module("pandas").DataFrame(x, columns=columns)
-    return _without(frame, as_names(estimator.drop))
-
-
-def as_names(columns: Any) -> tuple[str, ...]:
-    """Names of columns, given as one, several or none."""
-    if columns is None:
-        return ()
-    return (columns,) if isinstance(columns, str) else tuple(str(name) for name in columns)
-
-
-def _without(frame: Any, drop: tuple[str, ...]) -> Any:
-    """A frame without some of its columns."""
-    missing = [name for name in drop if name not in frame.columns]
-    if missing:
-        raise ValueError(
-            f"drop has {listed(missing)}: expected columns of the frame, {listed(frame.columns)}."
-        )
-    return frame.drop(columns=list(drop))
 
 
 def checked_targets(x: Any, y: Any) -> Array:
@@ -271,16 +278,6 @@ def positives(y: Array, classes: Array) -> Array:
             f"{listed(classes.tolist())}."
         )
     return np.asarray(y == classes[1], np.int64)
-
-
-def read_rows(x: Any, labels: Array, **options: Any) -> Part:
-    """Rows with their labels: beside an array, in a further column of a frame."""
-    if isinstance(x, np.ndarray):
-        return read_table(x, labels, nan="missing", **options)
-    name = "target"
-    while name in x.columns:
-        name += "_"
-    return read_table(x.assign(**{name: labels}), name, nan="missing", **options)
 
 
 @dataclass

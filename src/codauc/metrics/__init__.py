@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from codauc.metrics.auc_difference import Difference, paired_auc_difference
 from codauc.metrics.auc_values import AUC, auc, auc_interval
 from codauc.metrics.calibration import Calibration, average_precision, calibrate
+from codauc.metrics.weighted_auc import weighted_auc_interval
 
 if TYPE_CHECKING:
     from codauc.metrics.evaluation import evaluate, group_auc, predict
@@ -23,6 +24,7 @@ __all__ = [
     "group_auc",
     "paired_auc_difference",
     "predict",
+    "weighted_auc_interval",
 ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -48,6 +49,23 @@ def comparison_page(runs: Sequence[RunFolder]) -> str:
         results=Card(caption=note, table=CardTable(header, rows, samples=True)),
         cards=[*(_auc_card(found, field) for field in PROGRESS), _roc_card(found)],
     )
+
+
+def against(run: RunFolder, others: Sequence[RunFolder]) -> list[dict[str, Any]]:
+    """What baselines.json holds: how others compare with a run on its own test samples.
+
+    `difference` is the AUC of the other less that of the run, with DeLong's paired interval.
+    """
+    mine, found = Material(run), list[dict[str, Any]]()
+    for other in _material(others):
+        gap = _difference(mine, other)
+        model = other.summary.get("model")
+        if gap is not None and isinstance(model, dict):
+            facts = {"name": model.get("name"), "auc": other.value("test_auc")}
+            facts |= {"difference": gap.value, "low": gap.low, "high": gap.high}
+            precision, seconds = other.value("average_precision"), other.value("seconds")
+            found.append({**facts, "average_precision": precision, "seconds": seconds})
+    return found
 
 
 def names(runs: Sequence[Material]) -> list[str]:

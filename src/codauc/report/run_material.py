@@ -10,7 +10,7 @@ import numpy as np
 from codauc._internal.formats import number
 from codauc.report.axes import Floats
 from codauc.report.curves import operating
-from codauc.runs.directory import IMPORTANCE, METRICS, MISTAKES, SUMMARY, RunFolder
+from codauc.runs.directory import BASELINES, IMPORTANCE, METRICS, MISTAKES, SUMMARY, RunFolder
 from codauc.runs.settings import CONFIG
 
 
@@ -27,6 +27,8 @@ class Material:
         self.faults, self.profile = run.faults(), run.profile() or {}
         self.importance = run.found(IMPORTANCE) or {}
         self.mistakes = run.found(MISTAKES) or {}
+        self.columns = run.column_table()
+        self.baselines = run.found(BASELINES) or {}
         self.scores = scores = run.scores()
         if scores is not None and scores.scores.shape != scores.labels.shape:
             raise ValueError(

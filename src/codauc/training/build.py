@@ -26,7 +26,9 @@ from codauc.workers.agreement import together
 from codauc.workers.group import Group
 
 _EDGE_ROWS = 20_000  # of all workers, to set a table's ranges
+_EDGE_CELLS = 1 << 25  # values of a worker in them: 128 MB
 _TABULAR = {"widths": [256, 256], "dropout": 0.2, "pieces": 8}  # the default network of a table
+_WIDE = 2000  # numbers from which on it has no pieces, which would be most of its weights
 
 
 def resolve_settings(settings: RunSettings, opened: DataSet, workers: int) -> RunSettings:
@@ -54,7 +56,8 @@ def _network(asked: ModelSettings, opened: DataSet) -> ModelSettings:
     usual, arguments = opened.network()
     name = usual if asked.name == "auto" else asked.name
     if asked.name == "auto" and name == "tabular":
-        arguments = {**arguments, **_TABULAR}
+        wide = {"pieces": 0} if arguments["numbers"] > _WIDE else {}
+        arguments = {**arguments, **_TABULAR, **wide}
     elif name == "mlp":
         encoder = opened.encoder
         inputs = math.prod(opened.shape) if opened.shape or encoder is None else encoder.inputs
@@ -150,9 +153,7 @@ def make_engine(
     def network() -> nn.Module:
         if model is not None:
             return model
-        count = min(len(part.x), max(1, _EDGE_ROWS // group.size))  # from the whole of the part
-        rows = as_rows(part.x).gather(torch.linspace(0, len(part.x) - 1, count).long())
-        return make_model(settings, rows, ratio)
+        return make_model(settings, _some_rows(part, group.size), ratio)
 
     trained = together(group, network, "start").to(device)
     # rounds find out whether numbers are finite, so the loss does not
@@ -163,6 +164,14 @@ def make_engine(
     if group.size > 1:
         coda.watch_drift()
     return coda
+
+
+def _some_rows(part: Part, workers: int) -> Tensor:
+    """Rows from the whole of a worker's part, as many as are needed and take little memory."""
+    x = as_rows(part.x)
+    most = max(1, _EDGE_CELLS // x.gather(torch.tensor([0])).numel())
+    count = min(len(x), max(1, _EDGE_ROWS // workers), most)
+    return x.gather(torch.linspace(0, len(x) - 1, count).long())
 
 
 def usable_device(name: str) -> torch.device:

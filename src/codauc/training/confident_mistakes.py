@@ -14,7 +14,7 @@ from codauc.data.image_files import ImageFiles
 from codauc.workers.agreement import gather_bytes
 from codauc.workers.group import Group
 
-MOST = 10  # of each class
+MOST = 5  # of each class
 
 
 class ScoredRows(NamedTuple):
@@ -23,6 +23,7 @@ class ScoredRows(NamedTuple):
     scores: NDArray[np.float64]
     labels: NDArray[np.bool_]
     rows: NDArray[np.int64]
+    groups: NDArray[np.int64] | None = None  # which a split keeps together
 
 
 def confident_mistakes(test: ScoredRows, part: Part, group: Group) -> list[dict[str, Any]]:
@@ -32,7 +33,7 @@ def confident_mistakes(test: ScoredRows, part: Part, group: Group) -> list[dict[
     the share of that class which it is on the wrong side of. No inputs are kept, but the names of
     files of images.
     """
-    scores, labels, rows = test
+    scores, labels, rows = test[:3]
     found = list[dict[str, Any]]()
     for positive in (False, True):
         sign = -1.0 if positive else 1.0

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from codauc.algorithm.rounds import NotFiniteError
 from codauc.data.dataset import DataSet
-from codauc.metrics.auc_values import auc_interval
 from codauc.metrics.calibration import Calibration, average_precision, calibrate
+from codauc.metrics.weighted_auc import weighted_auc_interval
 from codauc.runs.directory import Record
 from codauc.runs.settings import RecipeSettings, RunSettings
 from codauc.training.callbacks import Callback
@@ -42,6 +42,7 @@ class Trained:
     calibration: Calibration
     step: int  # at which the model was what it is
     steps: int
+    planned: int  # steps, if it had not been interrupted
     validation_auc: float | None
     records: list[Record]
     seconds: float
@@ -69,12 +70,16 @@ class Trained:
             )
             return None
         order = np.argsort(rows, kind="stable")
-        return ScoredRows(self.calibration.log_odds(scores)[order], labels[order], rows[order])
+        groups = None if part.groups is None else gathered(part.groups.numpy(), group)[order]
+        scores = self.calibration.log_odds(scores)[order]
+        return ScoredRows(scores, labels[order], rows[order], groups)
 
     def summary(self, opened: DataSet, test: ScoredRows | None) -> dict[str, Any]:
         """What summary.json holds; `test` is what `scores_of_test_set` gave."""
         train, settings = opened.train, self.settings
-        auc = None if test is None else auc_interval(test.scores, test.labels)
+        auc = None
+        if test is not None:
+            auc = weighted_auc_interval(test.scores, test.labels, groups=test.groups)
         return {
             "test_auc": None if auc is None else auc.value,
             "auc_low": None if auc is None else auc.low,
@@ -306,6 +311,7 @@ class TrainingLoop:
             calibration=self._calibration(),
             step=choice.state.step or self.at.step,
             steps=self.at.step,
+            planned=self.plan.steps,
             validation_auc=choice.state.auc,
             records=self.progress.journal.records,
             seconds=self.progress.journal.seconds,

@@ -16,7 +16,7 @@ from codauc.algorithm.ppdsg import PPDSG
 from codauc.algorithm.rounds import NotFiniteError
 from codauc.data.dataset import Part
 from codauc.data.rows import as_rows
-from codauc.metrics import AUC, auc_interval
+from codauc.metrics import AUC, weighted_auc_interval
 from codauc.metrics.auc_difference import paired_auc_difference
 from codauc.metrics.evaluation import logits_of
 from codauc.models.weights import check_weights
@@ -159,9 +159,12 @@ class Validation:
         self.window = Window(opt) if recipe.average == "window" else None
         self.choice = ModelChoice(opt.model, recipe.select)
         self.labels: NDArray[np.bool_] = np.empty(0, bool)
+        self.groups: NDArray[np.int64] | None = None
         if part is not None:
             assert part.y is not None
             self.labels = gathered(part.y.numpy().astype(np.bool_), group)
+            if part.groups is not None:
+                self.groups = gathered(part.groups.numpy(), group)
 
     @contextmanager
     def evaluated(self, step: int, drift: float | None) -> Iterator[ValidationResult]:
@@ -170,7 +173,7 @@ class Validation:
             scores, mean_drift = self._scores(drift)
             if np.isnan(scores).any():
                 raise NotFiniteError("scores are not numbers: lower the step size.")
-            auc = auc_interval(scores, self.labels)
+            auc = weighted_auc_interval(scores, self.labels, groups=self.groups)
             kept = self.choice.offer(step, auc.value, scores, self.labels)
             yield ValidationResult(scores, auc, mean_drift, kept)
 

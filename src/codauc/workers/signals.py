@@ -84,6 +84,19 @@ class Requests:
         with handled(handlers):
             yield
 
+    @contextmanager
+    def stoppable(self) -> Iterator[bool]:
+        """Inside this block Ctrl-C is a request, and all other signals are what they were.
+
+        Yields whether it is so: where Ctrl-C does not raise KeyboardInterrupt, or outside the main
+        thread, whoever arranged that decides, and nothing is changed.
+        """
+        usual = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        ours = usual and threading.current_thread() is threading.main_thread()
+        handlers: dict[int, Any] = {signal.SIGUSR1: signal.SIG_IGN, signal.SIGINT: self._stop}
+        with handled(handlers if ours else {}):
+            yield ours
+
     def _stop(self, *_: Any) -> None:
         if STOP in self._names:
             raise KeyboardInterrupt

@@ -35,6 +35,7 @@ from codauc.data.tables.scan import (
     doubtful,
     short,
 )
+from codauc.data.tables.sparse_arrays import SparseArray
 
 Array = NDArray[Any]
 
@@ -58,7 +59,11 @@ class FromArray:
     selects = False  # an array is taken whole
 
     def __init__(
-        self, path: str, array: Array, labels: tuple[str, Array] | None, options: TableRequest
+        self,
+        path: str,
+        array: Array | SparseArray,
+        labels: tuple[str, Array] | None,
+        options: TableRequest,
     ):
         self.path, self.array, self.labels, self.options = path, array, labels, options
         _check_array(path, array, labels)
@@ -148,6 +153,8 @@ class FromArray:
     def _parts(self, rows: Tensor) -> Iterator[tuple[Integers, Any]]:
         """Rows in the file's order, which is how a disk likes to be read."""
         step = rows_at_a_time(int(np.prod(self.array.shape[1:])))
+        if isinstance(self.array, SparseArray):
+            step = self.array.rows_at_a_time
         for start in range(0, len(rows), step):
             numbers = rows[start : start + step].numpy()
             yield numbers, self.array[numbers]
@@ -160,7 +167,7 @@ class FromArray:
         return coder.encode_all((part for _, part in self._parts(rows)), len(rows))
 
 
-def _check_array(path: str, array: Array, labels: tuple[str, Array] | None) -> None:
+def _check_array(path: str, array: Array | SparseArray, labels: tuple[str, Array] | None) -> None:
     numbers = array.dtype.kind in "biuf" and array.dtype.itemsize <= 8
     if array.ndim not in (2, 4) or not numbers or 0 in array.shape[1:]:
         raise ValueError(

@@ -53,6 +53,10 @@ class TableSource(ABC):
     def read(self, columns: Sequence[str], block: int) -> Iterator[Batch]:
         """The rows of a block, or all if there are none, in batches of a moderate size."""
 
+    def copied(self, columns: Sequence[str], block: int) -> Iterator[Batch]:
+        """The same, with every value as it is written."""
+        return self.read(columns, block)
+
 
 class ParquetTable(TableSource):
     """One Parquet file, or a folder of them; its blocks are row groups."""
@@ -126,24 +130,17 @@ class ArrowTable(TableSource):
 
 
 class MemoryTable(TableSource):
-    """A pyarrow table or a pandas frame, in memory, perhaps with labels beside it."""
+    """A pyarrow table in memory, perhaps with labels beside it."""
 
     def __init__(self, data: Any, labels: tuple[str, Any] | None = None) -> None:
         pa = arrow()
-        if not isinstance(data, pa.Table) and not hasattr(data, "columns"):
-            raise ValueError(
-                f"source: got {type(data).__name__}, expected a path, a pandas frame, a pyarrow "
-                "table or a numpy array."
-            )
         try:
-            if not isinstance(data, pa.Table):
-                data = pa.Table.from_pandas(data, preserve_index=False)
             if labels is not None:
                 data = _with_labels(data, *labels)
         except (pa.ArrowException, TypeError, AttributeError, OverflowError) as error:
             raise ValueError(
-                f"the table cannot be read: {_line(error)}; expected columns of numbers and texts, "
-                "and labels of shape [N]."
+                f"the labels cannot be read: {_line(error)}; expected numbers or texts, of shape "
+                "[N]."
             ) from error
         self._table = data
         kinds = _kinds(data.schema, "the table")

@@ -17,6 +17,7 @@ from codauc.data.tables.column_roles import TableRequest
 from codauc.data.tables.column_statistics import Floats, Moments, Summary, Traits, Value
 from codauc.data.tables.date_parts import WAVES
 from codauc.data.tables.encoder import Columns, Encoder
+from codauc.data.tables.sparse_arrays import SparseArray
 
 Matrix = NDArray[Any]
 
@@ -252,12 +253,15 @@ class Coder:
 
 
 class EncodedRows(Rows):
-    """Rows of a matrix on disk, encoded when they are asked for; `chosen` are those meant."""
+    """Rows of a matrix on disk, or a sparse one, encoded when asked for; `chosen` are meant."""
 
-    def __init__(self, matrix: Matrix, coder: Coder, chosen: Tensor | None = None) -> None:
-        self.matrix = matrix.view(np.ndarray)  # numpy's memmap would make each batch one too
-        self.coder, self.chosen = coder, chosen
-        self.block = block_of(matrix)
+    def __init__(
+        self, matrix: Matrix | SparseArray, coder: Coder, chosen: Tensor | None = None
+    ) -> None:
+        self.coder, self.chosen, self.matrix = coder, chosen, matrix
+        if isinstance(matrix, np.ndarray):
+            self.matrix = matrix.view(np.ndarray)  # numpy's memmap would make each batch one too
+            self.block = block_of(matrix)
 
     def __len__(self) -> int:
         return len(self.matrix) if self.chosen is None else len(self.chosen)

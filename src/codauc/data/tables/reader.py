@@ -6,7 +6,7 @@ import copy
 import os
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from codauc._internal.checks import choice, known_arguments
+from codauc._internal.checks import choice, known_arguments, warn
 from codauc.data.binary_labels import thin_negatives
 from codauc.data.column_record import ColumnRecord
 from codauc.data.dataset import Part
@@ -28,6 +28,7 @@ from codauc.data.tables.column_statistics import Moments, Summary, Value, of_all
 from codauc.data.tables.described_columns import RARE, check_values, described, left_out
 from codauc.data.tables.encoder import Encoder, Target, fit
 from codauc.data.tables.labels import Integers, Labels, positives_of, resolve
+from codauc.data.tables.reading_notes import extra_columns, reading_notes
 from codauc.data.tables.scan import Pass
 from codauc.data.tables.table_sources import RowSource, open_source
 from codauc.workers.agreement import compare, together
@@ -68,7 +69,9 @@ def read_table(
     values become the mean and get a flag; texts become codes (those rarer than 5 times one code for
     all unseen ones). `categories` are columns to take for texts, `drop` columns to leave out;
     `nan="missing"` takes NaN for missing instead of refusing it. What was learnt of the columns is
-    `table.encoder`: given as `encoder`, other data is read the same way, with or without labels.
+    `table.encoder`: given as `encoder`, other data is read the same way, with or without labels;
+    columns that training did not have are left out with a warning, and `table.notes` say what else
+    is odd: columns without a value, and texts that training did not have.
 
     Every worker of the `group` calls this and gets its own rows: an even, random share by `seed`.
     From a large file (256 MB) with as many blocks as workers (row groups of Parquet, record batches
@@ -108,7 +111,12 @@ def read_table(
         folder=None if folder is None else Path(folder),
         progress=progress,
     )
-    return read_parts(source, request, [part], LocalGroup() if group is None else group)[part]
+    group = LocalGroup() if group is None else group
+    found = read_parts(source, request, [part], group)[part]
+    if group.rank == 0:
+        for note in filter(extra_columns, found.notes):
+            warn(note)
+    return found
 
 
 def read_parts(
@@ -128,7 +136,11 @@ def read_parts(
     for part in parts:
         done = together(group, partial(scan.read, part, encoder), "start")
         found[part] = _finished(opened, done, group, request.positive, encoder)
+        found[part] = replace(found[part], groups=scan.groups_of(found[part].rows))
         encoder = found[part].encoder
+        if request.encoder is not None:
+            notes = reading_notes(request.encoder, opened.columns, done.summary)
+            found[part] = replace(found[part], notes=tuple(notes))
     return found
 
 
@@ -163,6 +175,7 @@ class _Scan:
     group: Group
     labels: Tensor | None
     silos: Integers | None = None
+    by: Any = None  # what rows are split by beside the labels
     split: dict[str, Tensor] = field(default_factory=dict)
     rows: dict[str, Tensor] = field(default_factory=dict)
 
@@ -188,12 +201,21 @@ class _Scan:
             done.fingerprint = of_worker(group.rank, done.fingerprint % 2**64)
         return done
 
+    def groups_of(self, rows: Tensor) -> Tensor | None:
+        """The numbers of the groups of these rows, if a split keeps groups together."""
+        split = self.request.split
+        if split is None or split.group is None:
+            return None
+        return torch.from_numpy(self.by[rows.numpy()])
+
     def _chosen(self, part: str) -> Tensor:
         """The numbers of a worker's rows, in the file's order."""
         request, labels, group = self.request, self.labels, self.group
         kept = torch.arange(len(self.silos) if labels is None else len(labels))  # type: ignore[arg-type]
         if labels is not None and request.split is not None:
-            self.split = self.split or _split_rows(self.opened, request.split, labels)
+            if not self.split:
+                self.by = _split_values(self.opened, request.split)
+                self.split = request.split.parts(labels, self.by)
             kept = self.split[part]
         keep = request.keep_negatives if part == "train" else 1.0
         # a file of a worker's own may lack negatives
@@ -210,13 +232,13 @@ class _Scan:
         return kept[shards[group.rank]].sort().values
 
 
-def _split_rows(opened: RowSource, split: Split, labels: Tensor) -> dict[str, Tensor]:
-    """The rows of each part of a split."""
+def _split_values(opened: RowSource, split: Split) -> Any:
+    """What rows are split by beside the labels: numbers of groups, times, or None."""
     if not isinstance(split.by, str):
-        return split.parts(labels)
-    if split.time is None:
-        return split.parts(labels, opened.codes(split.by, "group"))
-    return split.parts(labels, opened.numbers(split.by, "time"))
+        return split.by
+    return (
+        opened.codes(split.by, "group") if split.time is None else opened.numbers(split.by, "time")
+    )
 
 
 def _labels(opened: RowSource, group: Group, request: TableRequest) -> Tensor:

@@ -17,10 +17,17 @@ from codauc.data.shards import block_shards, dealt
 from codauc.data.tables.arrays import Array, FromArray, open_array, open_arrays
 from codauc.data.tables.column_roles import LARGE, TableRequest, columns_of, no_column
 from codauc.data.tables.column_statistics import Floats
-from codauc.data.tables.columnar_files import ArrowTable, MemoryTable, ParquetTable, TableSource
+from codauc.data.tables.columnar_files import (
+    ArrowTable,
+    MemoryTable,
+    ParquetTable,
+    TableSource,
+    arrow,
+)
 from codauc.data.tables.csv_files import CSVTable
 from codauc.data.tables.described_columns import Written
 from codauc.data.tables.encoder import Encoder
+from codauc.data.tables.frames import as_arrow, frame_names, is_frame
 from codauc.data.tables.labels import Integers, Labels
 from codauc.data.tables.packed_rows import Vocabulary
 from codauc.data.tables.row_selection import (
@@ -40,6 +47,7 @@ from codauc.data.tables.scan import (
     targets_of,
     texts_of,
 )
+from codauc.data.tables.sparse_arrays import SparseArray, is_sparse
 
 _PARQUET, _ARROW, _CSV = (
     (".parquet", ".pq"),
@@ -193,7 +201,9 @@ def open_source(source: Any, options: TableRequest) -> RowSource:
     """The source of a path, a frame, or an array with `target` as its labels."""
     if isinstance(source, list | tuple | Tensor):
         source = np.asarray(source)
-    if isinstance(source, np.ndarray):
+    if is_sparse(source):
+        source = SparseArray(source)
+    if isinstance(source, np.ndarray | SparseArray):
         return _from_array(source, options)
     if not isinstance(source, str | os.PathLike):
         return _from_frame(source, options)
@@ -237,7 +247,7 @@ def _with_target(path: Path | str, options: TableRequest) -> TableRequest:
     return options
 
 
-def _from_array(array: Array, options: TableRequest) -> RowSource:
+def _from_array(array: Array | SparseArray, options: TableRequest) -> RowSource:
     target = options.target
     if isinstance(array, np.ma.MaskedArray):
         raise ValueError("the array is masked: expected NaN for what is missing; use filled(nan).")
@@ -251,14 +261,26 @@ def _from_frame(frame: Any, options: TableRequest) -> RowSource:
     """A frame whose target is one of its columns, or labels beside it as scikit-learn has them."""
     target = options.target
     if target is None or isinstance(target, str):
-        return FromTable(MemoryTable(frame), _with_target("the table", options))
+        table = MemoryTable(_without(frame, options.drop))
+        return FromTable(table, _with_target("the table", options))
     if not hasattr(target, "__len__"):
         raise ValueError(
             f"target={target!r}: expected the name of a column, a text, or one label per row."
         )
     name = str(getattr(target, "name", None) or "target")
-    table = MemoryTable(frame, labels=(name, target))
+    table = MemoryTable(_without(frame, options.drop), labels=(name, target))
     return FromTable(table, replace(options, target=name))
+
+
+def _without(frame: Any, drop: tuple[str, ...]) -> Any:
+    """The frame as an Arrow table in which columns to leave out are empty, whatever they hold."""
+    names = frame_names(frame) if drop and is_frame(frame) else []
+    if not names:
+        return as_arrow(frame)
+    table = as_arrow(frame, [name for name in names if name not in drop])
+    for name in dict.fromkeys(name for name in names if name in drop):
+        table = table.append_column(name, arrow().nulls(table.num_rows))
+    return table
 
 
 def _npy(path: Path, options: TableRequest) -> tuple[Array, tuple[str, Array] | None]:
