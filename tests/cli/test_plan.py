@@ -55,15 +55,16 @@ def test_a_network_with_batchnorm_counts_its_statistics(capsys):
 
 
 def test_a_slow_link_is_given_fewer_rounds_and_a_fast_one_more(capsys):
-    def command(rate):
+    def command(rate, recipe="paper"):
         assert main(["plan", "--workers", "4", "--parameters", "25m", "--step-time", "100ms",
-                     "--bandwidth", rate, "--json"]) == 0  # fmt: skip
+                     "--bandwidth", rate, "--recipe", recipe, "--json"]) == 0  # fmt: skip
         return json.loads(capsys.readouterr().out)["command"]
 
-    assert "--sync-every 64 --compress int2" in command("10mbit")
+    assert "--recipe paper --workers 4 --sync-every 64 --compress int2" in command("10mbit")
     assert command("1gbit").endswith("--sync-every 64 --compress int8")
     assert command("10gbit").endswith("--sync-every 64")
     assert command("100gbit").endswith("--sync-every 8")
+    assert command("10gbit", "default").startswith("codauc train DATA --workers 4")
 
 
 def test_the_table_names_the_suggestion_and_what_workers_are_worth(capsys):
@@ -89,8 +90,8 @@ def test_a_step_is_measured_on_this_machine(capsys):
         (("--workers", "1", "--parameters", "1m", "--step-time", "1s"), "--workers 1: expected at"),
         (("--workers", "2", "--step-time", "1s"), "--model and --parameters: expected one of them"),
         (("--workers", "2", "--parameters", "1m"), "--step-time and --measure: expected one"),
-        (("--workers", "2", "--parameters", "many", "--step-time", "1s"), "--parameters 'many'"),
-        (("--workers", "2", "--parameters", "1m", "--step-time", "0s"), "--step-time '0s'"),
+        (("--workers", "2", "--parameters", "many", "--step-time", "1s"), "--parameters many"),
+        (("--workers", "2", "--parameters", "1m", "--step-time", "0s"), "--step-time 0s"),
         (("--workers", "2", "--parameters", "1m", "--measure"), "--measure without --model"),
         (("--workers", "2", "--model", "resnet", "--step-time", "1s"), "did you mean 'resnet"),
         (("--workers", "2", "--model", "tabular", "--step-time", "1s"), "follows from the table"),

@@ -187,7 +187,7 @@ def test_the_step_is_the_argmin_in_the_norm_of_adam(gamma):
 
 
 @pytest.mark.parametrize("workers", [2, 3])
-def test_rounds_average_weights_and_duals_and_moments_stay_with_their_worker(workers):
+def test_rounds_average_weights_duals_and_second_moments(workers):
     """Against plain loops: K states side by side, averaged every I steps."""
     lr, dual_lr, every, steps = 0.02, 0.1, 3, 7
 
@@ -236,8 +236,8 @@ def reference(workers, lr, dual_lr, every, steps):
                 loss.alpha.fill_(new_b - new_a)  # they begin equal, and stay so
                 loss.a.fill_(new_a), loss.b.fill_(new_b)
         if t % every == 0 or t == steps:
-            states = [[*n.parameters(), ls.a, ls.b, ls.alpha]
-                      for n, ls in zip(nets, losses, strict=True)]  # fmt: skip
+            states = [[*n.parameters(), ls.a, ls.b, ls.alpha, *seconds[k]]
+                      for k, (n, ls) in enumerate(zip(nets, losses, strict=True))]  # fmt: skip
             with torch.no_grad():
                 for tensors in zip(*states, strict=True):
                     mean = torch.stack([t.detach() for t in tensors]).mean(0)
@@ -246,7 +246,7 @@ def reference(workers, lr, dual_lr, every, steps):
     return list(nets[0].parameters()), losses[0].a.item()
 
 
-def test_the_message_is_as_long_as_that_of_plain_steps():
+def test_the_message_is_twice_as_long_as_that_of_plain_steps():
     def sent(kind):
         def work(group):
             loss = codauc.MinMaxAUCLoss(pos_ratio=P).double()
@@ -259,7 +259,8 @@ def test_the_message_is_as_long_as_that_of_plain_steps():
 
         return codauc.launch(work, workers=2, simulate=True)[0]
 
-    assert sent(codauc.PPDAdam) == sent(codauc.PPDSG)
+    weights = 3 * 4 + 4 + 4 + 1
+    assert sent(codauc.PPDAdam) - sent(codauc.PPDSG) == 2 * weights * 8
 
 
 def test_a_state_goes_on_bit_for_bit():

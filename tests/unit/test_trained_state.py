@@ -241,7 +241,7 @@ def test_the_state_of_an_optimizer_is_what_its_tensors_hold():
     model = nn.Linear(2, 1)
     opt = codauc.PPDAdam(model, codauc.MinMaxAUCLoss(0.5))
     assert torch.equal(vectors.state(opt)[:2], model.weight.detach().flatten())
-    assert opt.trained.size == 3 + 3  # weights, a, b, alpha
+    assert opt.trained.size == 3 + 3 + 3  # weights, a, b, alpha, second moments
 
 
 def test_vectors_in_large_pages_are_torch_s_own_but_for_their_pages():

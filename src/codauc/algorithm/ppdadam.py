@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from codauc._internal.checks import known_arguments, real
 from codauc.algorithm.inner_steps import BatchMeans, InnerVariables, implicit_step
 from codauc.algorithm.loss import MinMaxAUCLoss
-from codauc.algorithm.ppdsg import PPDSG
+from codauc.algorithm.ppdsg import PPDSG, kept_tensors
 
 
 class PPDAdam(PPDSG):
@@ -35,8 +35,9 @@ class PPDAdam(PPDSG):
     in alpha less a part of mean zero, by which a batch has more or fewer positives than usual, and
     so does not leave [-1, 1] (with the sigmoid) where positives are rare or shards differ.
 
-    m and s stay with their worker: rounds send what those of `PPDSG` send. The rest is as in
-    `PPDSG`, whose other arguments mean the same; `gamma` is infinite unless given.
+    s is part of the state that rounds average, in the same collective: the message is twice as long
+    as that of `PPDSG` (`compress` concerns the weights alone). m stays with its worker. The rest is
+    as in `PPDSG`, whose other arguments mean the same; `gamma` is infinite unless given.
 
     >>> model, loss = nn.Linear(3, 1), MinMaxAUCLoss(pos_ratio=0.01)
     >>> opt = PPDAdam(model, loss, lr=1e-3)
@@ -81,6 +82,10 @@ class PPDAdam(PPDSG):
         for options in (self.defaults, *self.param_groups):  # where torch's schedulers look
             del options["momentum"]
             options["betas"] = self.betas
+
+    def moments(self, weights: list[Tensor]) -> list[Tensor]:
+        """The second moments, which rounds average."""
+        return kept_tensors("second", weights, [self.state[weight] for weight in weights])
 
     def _fresh_state(self, weight: Tensor) -> dict[str, Any]:
         kept = {"updates": 0, "first": torch.zeros_like(weight), "second": torch.zeros_like(weight)}

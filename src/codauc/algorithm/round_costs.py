@@ -52,35 +52,35 @@ class Network:
 
 @dataclass(frozen=True)
 class RoundCost:
-    """Bytes that one worker sends in a round, and in an estimate of alpha, and their seconds."""
+    """Bytes that one worker sends in a collective, and the seconds it takes."""
 
-    round_bytes: int
-    round_seconds: float
-    estimate_bytes: int
-    estimate_seconds: float
+    bytes: int
+    seconds: float
 
 
 def round_cost(
-    network: Network,
-    parameters: int,
-    statistics: int = 0,
-    tasks: int = 1,
-    compress: str | None = None,
+    network: Network, parameters: int, exact: int = 0, tasks: int = 1, compress: str | None = None
 ) -> RoundCost:
-    """Of a network's parameters and BatchNorm statistics.
+    """Of a network's parameters, and `exact` further numbers: its BatchNorm statistics.
+
+    `PPDAdam` sends its second moments, as many as there are parameters, among the exact numbers.
 
     >>> cost = round_cost(Network(4, 12.5e6, 0.001), 1_000_000)
-    >>> cost.round_bytes, round(cost.round_seconds, 3)
+    >>> cost.bytes, round(cost.seconds, 3)
     (6000090, 0.486)
     """
-    tail = sum(tail_lengths(tasks, network.workers))
-    exact = 3 * tasks + statistics + tail
-    estimate = 4 * tasks + statistics
+    beside = exact + 3 * tasks + sum(tail_lengths(tasks, network.workers))
     if compress is None:
-        numbers = parameters + exact
-        sent, seconds = network.sum_bytes(numbers), network.sum_seconds(numbers)
+        sent = network.sum_bytes(parameters + beside)
+        seconds = network.sum_seconds(parameters + beside)
     else:
         others = network.workers - 1
-        sent = 2 * others * row_bytes(*row_lengths(parameters, exact, network.workers, compress))
+        sent = 2 * others * row_bytes(*row_lengths(parameters, beside, network.workers, compress))
         seconds = (1 + others) * network.latency + sent / network.bandwidth
-    return RoundCost(sent, seconds, network.sum_bytes(estimate), network.sum_seconds(estimate))
+    return RoundCost(sent, seconds)
+
+
+def estimate_cost(network: Network, statistics: int = 0, tasks: int = 1) -> RoundCost:
+    """Of an estimate of alpha, which also averages BatchNorm statistics."""
+    numbers = 4 * tasks + statistics
+    return RoundCost(network.sum_bytes(numbers), network.sum_seconds(numbers))

@@ -51,7 +51,7 @@ class StagedOptimizer(torch.optim.Optimizer):
     def _find_trained(self, names: frozenset[str] = frozenset()) -> TrainedState:
         """What asks for gradients now, and weights of these names."""
         groups = [group["params"] for group in self.param_groups]
-        return TrainedState(self.model, self.loss, groups, names)
+        return TrainedState(self.model, self.loss, groups, names, getattr(self, "moments", None))
 
     def _check_step_size(self, eta: float) -> None:
         """Raise if a, b and alpha cannot take steps of this size."""

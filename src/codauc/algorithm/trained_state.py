@@ -1,8 +1,8 @@
-"""What rounds average, weights, a, b, alpha and statistics, and the vector of it."""
+"""What rounds average, weights, a, b, alpha, statistics and moments, and the vector of it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -41,7 +41,8 @@ class TrainedState:
     """The tensors that rounds average, in the order in which a message carries them.
 
     They stay where their owners keep them. `pack` copies them into a message and `unpack` back.
-    w comes first, parameter group after group, then a, b, alpha and BatchNorm's statistics.
+    w comes first, parameter group after group, then a, b, alpha, BatchNorm's statistics, and the
+    moments that the optimizer wants averaged (`moments(w)`, one for each weight, or none).
 
     >>> model = nn.Linear(2, 1)
     >>> state = TrainedState(model, MinMaxAUCLoss(0.5), [list(model.parameters())])
@@ -57,6 +58,7 @@ class TrainedState:
         loss: MinMaxAUCLoss,
         groups: list[list[nn.Parameter]],
         names: frozenset[str] = frozenset(),
+        moments: Callable[[list[Tensor]], list[Tensor]] | None = None,
     ) -> None:
         weights = [slot for group in groups for slot in _weight_slots(model, group, names)]
         own = [Slot(f"loss.{name}", name, loss, name) for name in ("a", "b", "alpha")]
@@ -71,11 +73,15 @@ class TrainedState:
             self.dtype = torch.promote_types(self.dtype, tensor.dtype)
         self.weight_size = sum(weight.numel() for weight in self.weights)
         self.steered_size = self.weight_size + 3 * loss.tasks  # what steps move
+        self.moments = moments
         self.size = sum(tensor.numel() for tensor in tensors)
+        if moments is not None:
+            self.size += self.weight_size
 
     def tensors(self) -> list[Tensor]:
         """All tensors, in the order of a message."""
-        return [slot.tensor for slot in self.slots]
+        moments = [] if self.moments is None else self.moments(self.weights)
+        return [*(slot.tensor for slot in self.slots), *moments]
 
     @property
     def statistics(self) -> list[Tensor]:
@@ -105,7 +111,7 @@ class TrainedState:
     def correct(self, mean: Tensor, before: Tensor) -> None:
         """Add `mean - before` to the state; `mean` is used up.
 
-        Statistics become the mean's: a correction could make a variance negative.
+        Statistics and moments become the mean's: a correction could make a variance negative.
         """
         mean[: self.steered_size].sub_(before[: self.steered_size])
         steered = len(self.weights) + 3

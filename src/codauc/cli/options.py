@@ -150,6 +150,8 @@ def _plan(parser: Parser) -> None:
          default="100mbit")  # fmt: skip
     _add(parser, "--latency", "of each message (default: 1ms)", "TIME", default="1ms")
     _add(parser, "--steps", "steps of the run (default: 4000)", "N", type=int, default=4000)
+    _add(parser, "--recipe", "default, whose adaptive steps send second moments, or paper", "NAME",
+         choices=("default", "paper"), default="default")  # fmt: skip
     _add(parser, *_JSON)
 
 

@@ -61,11 +61,20 @@ def plan_text(options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         f"{network.workers} workers, {work.parameters:,} parameters, {work.steps:,} steps of "
         f"{1000 * work.step_seconds:.3g} ms each."
     )
-    text = "\n".join([first, "", table(heads, rows), "", *notes, f"Use: {_command(best, network)}"])
+    text = "\n".join(
+        [
+            first,
+            "",
+            table(heads, rows),
+            "",
+            *notes,
+            f"Use: {_command(best, network, adaptive=work.adaptive)}",
+        ]
+    )
     values = {
         "workload": asdict(work),
         "network": asdict(network),
-        "command": _command(best, network),
+        "command": _command(best, network, adaptive=work.adaptive),
     }
     return text, {**values, "runs": [asdict(run) for run in runs], "speed_up": gain}
 
@@ -94,7 +103,7 @@ def _workload(options: dict[str, Any]) -> Any:
         if options["measure"]:
             raise ValueError("--measure without --model: expected one, such as --model resnet20.")
         count = quantity("parameters", options["parameters"], _COUNTS, "1.1m")
-        return plans.Workload(round(count), seconds, options["steps"])
+        return plans.Workload(round(count), seconds, options["steps"], adaptive=_adaptive(options))
     return _of_model(options, seconds)
 
 
@@ -112,7 +121,11 @@ def _of_model(options: dict[str, Any], seconds: float) -> Any:
     model = build(name, **arguments)
     if options["measure"]:
         seconds = plans.measured_step(model, inputs)
-    return plans.workload_of(model, options["steps"], seconds)
+    return plans.workload_of(model, options["steps"], seconds, adaptive=_adaptive(options))
+
+
+def _adaptive(options: dict[str, Any]) -> bool:
+    return bool(options["recipe"] != "paper")
 
 
 def _notes(gain: float, workers: int, most: int) -> list[str]:
@@ -126,6 +139,9 @@ def _notes(gain: float, workers: int, most: int) -> list[str]:
     return notes
 
 
-def _command(run: Any, network: Any) -> str:
+def _command(run: Any, network: Any, *, adaptive: bool) -> str:
     compress = f" --compress {run.compress}" if run.compress else ""
-    return f"codauc train DATA --workers {network.workers} --sync-every {run.period}{compress}"
+    recipe = "" if adaptive else " --recipe paper"
+    return (
+        f"codauc train DATA{recipe} --workers {network.workers} --sync-every {run.period}{compress}"
+    )

@@ -12,7 +12,7 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from codauc.algorithm.loss import MinMaxAUCLoss
 from codauc.algorithm.ppdadam import PPDAdam
-from codauc.algorithm.round_costs import NUMBER, round_cost
+from codauc.algorithm.round_costs import NUMBER, estimate_cost, round_cost
 from codauc.algorithm.round_costs import Network as Network
 from codauc.algorithm.schedules import Stage
 
@@ -31,6 +31,7 @@ class Workload:
     step_seconds: float
     steps: int
     statistics: int = 0  # of BatchNorm
+    adaptive: bool = True  # PPDAdam, as the default recipe: its second moments are sent, too
 
 
 @dataclass(frozen=True)
@@ -56,13 +57,13 @@ class PlannedRun:
         return self.communicating / self.seconds
 
 
-def workload_of(model: nn.Module, steps: int, step_seconds: float) -> Workload:
+def workload_of(model: nn.Module, steps: int, step_seconds: float, *, adaptive: bool) -> Workload:
     """A network's parameters that are trained, and its statistics."""
     parameters = sum(p.numel() for p in model.parameters() if p.requires_grad)
     norms = [module for module in model.modules() if isinstance(module, _NormBase)]
     buffers = [b for norm in norms for b in norm._buffers.values() if b is not None]
     statistics = sum(buffer.numel() for buffer in buffers if buffer.is_floating_point())
-    return Workload(parameters, step_seconds, steps, statistics)
+    return Workload(parameters, step_seconds, steps, statistics, adaptive)
 
 
 def measured_step(model: nn.Module, inputs: torch.Tensor, repeats: int = 10) -> float:
@@ -103,15 +104,17 @@ def _rounds(
     method: str, work: Workload, network: Network, period: int, compress: str | None
 ) -> PlannedRun:
     rounds = Stage(lr=0.1, steps=work.steps, sync_every=period, dual_samples=_DUAL_SAMPLES).rounds
-    cost = round_cost(network, work.parameters, work.statistics, compress=compress)
+    exact = work.statistics + (work.parameters if work.adaptive else 0)
+    cost = round_cost(network, work.parameters, exact, compress=compress)
+    estimate = estimate_cost(network, work.statistics)
     return PlannedRun(
         method=method,
         period=period,
         compress=compress,
         rounds=rounds,
-        bytes_per_worker=rounds * cost.round_bytes + cost.estimate_bytes,
+        bytes_per_worker=rounds * cost.bytes + estimate.bytes,
         computing=work.steps * work.step_seconds,
-        communicating=rounds * cost.round_seconds + cost.estimate_seconds,
+        communicating=rounds * cost.seconds + estimate.seconds,
     )
 
 
