@@ -14,10 +14,11 @@ from torch import nn
 
 from codauc.cli.main import main
 from codauc.cli.options import parsers
-from codauc.cli.setting_options import in_options, settings_with_options
+from codauc.cli.setting_options import in_options
 from codauc.metrics.auc_values import auc
 from codauc.models.model_file import load_model, save_model
 from codauc.runs.directory import RunFolder
+from codauc.runs.named_settings import settings_with_options
 
 
 def test_evaluate_gives_the_auc_of_labelled_data(run, table, codauc):

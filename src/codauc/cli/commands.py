@@ -18,10 +18,12 @@ from codauc._internal.files import whole_file
 from codauc._internal.imports import imported_class, importing_from_here, is_import_path
 from codauc._internal.terminal import printable, printable_lines
 from codauc._internal.text_table import table
-from codauc.cli.setting_options import in_options, settings_of, settings_with_options
+from codauc.cli.setting_options import in_options, settings_of
 from codauc.report.comparison import comparison_page, comparison_rows
 from codauc.report.run_page import FEW_POSITIVES, page, too_good
+from codauc.report.run_summary import few_positives, outcome_lines
 from codauc.runs.directory import MODEL, PROFILE, REPORT, SUMMARY, RunFolder
+from codauc.runs.named_settings import settings_with_options
 from codauc.runs.settings import CONFIG, RunSettings
 
 Options = dict[str, Any]
@@ -30,7 +32,7 @@ _SUFFIXES = (".parquet", ".csv", ".npy")  # of files of scores
 
 def train(options: Options) -> int:
     """Train, print the result, and name the report."""
-    from codauc.training.run import train as run
+    from codauc.training.train_call import train as run
 
     settings = settings_of(options)
     with importing_from_here([settings.model.name, *options["callback"]]):
@@ -110,28 +112,10 @@ def _result(summary: dict[str, Any]) -> list[str]:
     known = [each.option for _, each in settings_with_options()]
     lines = [printable(f"Note: {in_options(note, known)}") for note in summary["notes"]]
     if 0 < summary["test_positives"] < FEW_POSITIVES:
-        lines.append(f"Note: only {summary['test_positives']} test positives: a wide interval.")
+        lines.append(f"Note: {few_positives(summary['test_positives'])}")
     if doubt := too_good(summary["test_auc"]):
         lines.append(f"Note: {doubt}")
-    if summary["interrupted"]:
-        lines.append(f"Interrupted after {summary['steps']} steps; the best model is kept.")
-    if summary["test_auc"] is None:
-        auc = summary["validation_auc"]
-        text = "no validation set either" if auc is None else f"validation AUC {auc:.4f}"
-        return [*lines, f"No test {'AUC' if summary['test_samples'] else 'set'}; {text}."]
-    cost = f"{summary['steps']} steps, {summary['seconds']:.0f} s"
-    if len(summary["workers"]) > 1:
-        cost += (
-            f", {summary['rounds']} rounds, {summary['bytes_per_worker'] / 1e6:.1f} MB per worker"
-        )
-    return [
-        *lines,
-        f"Test AUC {summary['test_auc']:.4f} (95% interval {summary['auc_low']:.4f} to "
-        f"{summary['auc_high']:.4f}), average precision {summary['average_precision']:.4f}; "
-        f"{summary['test_samples']} samples, {summary['test_positives']} positive.",
-        f"Trained on {summary['train_samples']} samples, {summary['pos_ratio']:.2%} positive: "
-        f"{cost}.",
-    ]
+    return [*lines, *outcome_lines(summary)]
 
 
 def evaluate(options: Options) -> int:

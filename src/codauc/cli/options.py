@@ -9,9 +9,10 @@ from typing import Any, NoReturn
 
 from codauc._internal.setting_types import declared
 from codauc._internal.terminal import message_lines
-from codauc.cli.setting_options import TABLES, add_setting, read_list, settings_with_options
+from codauc.cli.setting_options import add_setting, read_list
 from codauc.reproduce.demo_settings import DemoSettings
 from codauc.reproduce.study import SCALES
+from codauc.runs.named_settings import TABLES, settings_with_options
 from codauc.version import __version__
 
 # Groups of options are called as their tables of settings, but for these.

@@ -22,7 +22,7 @@ from codauc.runs.settings import Recipe, RunSettings
 from codauc.training.build import resolve_settings
 from codauc.training.directory_claim import check_free
 from codauc.training.recipe import SYNC_EVERY, plan
-from codauc.training.run import train
+from codauc.training.train_call import train
 from codauc.version import __version__
 from codauc.workers.group import LocalGroup
 

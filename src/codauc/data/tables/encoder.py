@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -125,6 +125,16 @@ class Encoder:
         """What each column is: "number", "time" or "category"."""
         numbers = {number.name: "time" if number.time else "number" for number in self.numbers}
         return numbers | dict.fromkeys((c.name for c in self.categories), "category")
+
+    def inputs_among(self, columns: Columns) -> Columns:
+        """The columns that are inputs, without those that were left out by what they hold."""
+        known = self.kinds()
+        return replace(
+            columns,
+            numbers=tuple(name for name in columns.numbers if name in known),
+            categories=tuple(name for name in columns.categories if name in known),
+            parts=tuple(part for part in columns.parts if part in self.parts),
+        )
 
     def means(self) -> Floats:
         """The numbers' means."""

@@ -169,7 +169,8 @@ class FromTable:
         columns = self.columns.inputs_and_target
         batches = kept.read(columns) if kept else all_rows(self.table, columns, masks)
         chosen = chosen_rows(batches, mask, aside)
-        return scan_table(self.table, chosen, self.columns, self.options, encoder)
+        used = self.columns if encoder is None else encoder.inputs_among(self.columns)
+        return scan_table(self.table, chosen, used, self.options, encoder)
 
 
 RowSource = FromTable | FromArray  # of which a worker reads a share
