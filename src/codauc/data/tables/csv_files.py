@@ -65,8 +65,19 @@ class CSVTable(TableSource):
                 self._find_text(columns)
                 raise
 
+    def copied(self, columns: Sequence[str], block: int) -> Iterator[Batch]:
+        """All rows as texts, none of which is taken for a missing value."""
+        del block
+        with readable(self._path, "CSV"):
+            yield from self._stream(columns, text=True, missing=[])
+
     def _stream(
-        self, columns: Sequence[str], *, text: bool = False, head: bytes | None = None
+        self,
+        columns: Sequence[str],
+        *,
+        text: bool = False,
+        head: bytes | None = None,
+        missing: Sequence[str] = _EMPTY,
     ) -> Any:
         """Some columns of the file, or of its `head`, where all are texts."""
         text = text or head is not None
@@ -83,10 +94,10 @@ class CSVTable(TableSource):
             reader.ConvertOptions(
                 column_types=types,
                 include_columns=list(columns),
-                null_values=_EMPTY,
+                null_values=list(missing),
                 true_values=_TRUE,
                 false_values=_FALSE,
-                strings_can_be_null=True,
+                strings_can_be_null=bool(missing),
             ),
         )
 
