@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import ast
 import re
+import shlex
 import tomllib
 from collections.abc import Collection, Iterator
 from dataclasses import fields, replace
@@ -39,7 +41,8 @@ def add_setting(group: Any, each: Setting, dest: str, *, hidden: bool = False) -
         group.add_argument(dest, metavar=each.option, nargs="?", **known)
         return
     if each.kind == "bool" and each.metavar is None:
-        known["action"] = "store_true"
+        both = each.default is None  # it may be said, denied, or left open
+        known["action"] = argparse.BooleanOptionalAction if both else "store_true"
     else:
         known |= {"type": _READERS[each.kind], "metavar": each.metavar}
     if each.kind == "tuple[int, ...]":
@@ -169,7 +172,20 @@ _READERS: dict[str, Any] = {
 
 _QUALIFIED = rf"(?P<table>{'|'.join(TABLES)})\.(?P<field>[a-z_]+)\b=?"
 _PLAIN = r"(?P<argument>[a-z_]+)="
-_NAMED = re.compile(rf"(?<![\w./-])(?:{_QUALIFIED}|{_PLAIN})(?P<true>True\b)?")
+_TEXT = r"'[^']*'|\"[^\"]*\""
+_VALUE = (
+    rf"(?P<true>True\b)|(?P<false>False\b)|(?P<value>{_TEXT}|\[(?:{_TEXT})(?:, (?:{_TEXT}))*\])"
+)
+_NAMED = re.compile(rf"(?<![\w./-])(?:{_QUALIFIED}|{_PLAIN})(?:{_VALUE})?")
+
+
+def _typed(value: str) -> str:
+    """A text, or a list of texts, as it is typed on a command line."""
+    try:
+        plain = ast.literal_eval(value)
+    except (ValueError, SyntaxError):
+        return value
+    return shlex.quote(plain if isinstance(plain, str) else ",".join(plain))
 
 
 def in_options(message: str, known: Collection[str]) -> str:
@@ -179,6 +195,8 @@ def in_options(message: str, known: Collection[str]) -> str:
     '--test-fraction 1.2: expected a number < 1'
     >>> in_options("pass resume=True, or change data.positive", ["--resume", "--positive"])
     'pass --resume, or change --positive'
+    >>> in_options("leave them out with drop=['id', 'my name']", ["--drop"])
+    "leave them out with --drop 'id,my name'"
     """
     options = {"trust": "--trust-config"}
     for table, each in settings_with_options():
@@ -191,6 +209,11 @@ def in_options(message: str, known: Collection[str]) -> str:
         option = options.get(named, f"--{named.replace('_', '-')}")
         if option not in known:
             return found[0]
+        if found["false"]:
+            opposite = option.replace("--", "--no-", 1)
+            return opposite if opposite in known else f"{option} False"
+        if found["value"]:
+            return f"{option} {_typed(found['value'])}"
         return option if found["true"] or not found[0].endswith("=") else f"{option} "
 
     return _NAMED.sub(translated, message)
