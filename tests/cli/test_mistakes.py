@@ -33,7 +33,7 @@ T = ("--target", "fraud", "--positive", "yes")
         (["train", "{few}", *T, "--simulate", "12", "--quiet"], "at most 9 workers"),
         (["train", "{table}", *T, "--test-fraction", "1.2"], "--test-fraction 1.2"),
         (["train", "{table}", *T, "--test", "nope.csv"], "nope.csv"),
-        (["train", "{table}", *T, "--device", "gpu"], "--device 'gpu'"),
+        (["train", "{table}", *T, "--device", "gpu"], "--device gpu cannot"),
         (["train", "{table}", *T, "--config", "nope.toml"], "nope.toml cannot be read"),
         (["train", "{table}", *T, "--config", "{bad}"], "is not TOML"),
         (["train", "{table}", *T, "--config", "{odd}"], "did you mean 'steps'?"),

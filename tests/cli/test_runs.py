@@ -288,7 +288,7 @@ def test_messages_name_options_in_the_place_of_arguments(message, worded):
 
 def test_messages_of_a_command_name_only_its_own_options():
     assert in_options("positive='a', target='y'", parsers()[1]["evaluate"].options) == (
-        "positive='a', --target 'y'"
+        "positive='a', --target y"
     )
 
 

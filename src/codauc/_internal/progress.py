@@ -16,6 +16,8 @@ _LONGEST_BAR, _SHORTEST_BAR = 30, 5
 class Progress:
     """Progress towards `total`, with a note, the time taken and an estimate of the time left.
 
+    Where the total is not known, None, it shows how much is done, and no bar.
+
     On a terminal it is one line, redrawn at most ten times a second and never longer than the
     terminal is wide. Elsewhere (a pipe, a log) it is plain lines, at most one in each tenth of the
     way. It goes to standard error unless `stream` is given. A stream that cannot be written to
@@ -33,7 +35,7 @@ class Progress:
     train 100% AUC 0.94 00:00 elapsed
     """
 
-    def __init__(self, total: int, *, label: str = "", stream: TextIO | None = None) -> None:
+    def __init__(self, total: int | None, *, label: str = "", stream: TextIO | None = None) -> None:
         self.total, self._label = total, _one_line(label)
         self._stream = sys.stderr if stream is None else stream
         self._terminal = _is_terminal(self._stream)
@@ -50,7 +52,7 @@ class Progress:
             self._first = (now, done)
         self._done, self._note = done, note
         if self._terminal:
-            reached = done >= self.total > self._drawn_done
+            reached = self.total is not None and done >= self.total > self._drawn_done
             if reached or now - self._drawn_time >= _SECONDS_BETWEEN_REDRAWS:
                 self._redraw(now)
         elif (tenth := self._parts(10)) > self._tenth:
@@ -72,15 +74,18 @@ class Progress:
 
     def _parts(self, parts: int) -> int:
         """How many of so many equal parts of the way are done."""
+        if self.total is None:
+            return 0
         return max(0, min(parts, parts * self._done // self.total)) if self.total else parts
 
     def _text(self, now: float) -> str:
         assert self._first is not None
         times, (then, done) = f"{_clock(now - self._begin)} elapsed", self._first
-        if done < self._done < self.total:
+        if self.total is not None and done < self._done < self.total:
             left = (now - then) * (self.total - self._done) / (self._done - done)
             times += f", {_clock(left)} left"
-        parts = (self._label, f"{self._parts(100):3d}%", _one_line(self._note), times)
+        way = f"{self._done:,}" if self.total is None else f"{self._parts(100):3d}%"
+        parts = (self._label, way, _one_line(self._note), times)
         return " ".join(filter(None, parts))
 
     def _redraw(self, now: float) -> None:
@@ -88,7 +93,7 @@ class Progress:
         # The last column stays free: some terminals wrap as soon as it is filled.
         room, text = _columns(self._stream) - 1, self._text(now)
         cells = min(_LONGEST_BAR, room - len(text) - len("[] "))
-        if cells >= _SHORTEST_BAR:
+        if cells >= _SHORTEST_BAR and self.total is not None:
             text = f"[{'#' * self._parts(cells):.<{cells}}] {text}"
         self._write("\r" + text[:room].ljust(room))
 

@@ -23,6 +23,9 @@ from codauc.algorithm.inner_steps import InnerVariables
 class Given(NamedTuple):
     """What has no gradient: labels as 1 and 0, the share of 1, p, (a, b, alpha), m, and the link.
 
+    With `weights` (1 in the mean over all data) the share is that of the weights, over the size of
+    the batch, and `other` is the same of the negatives: both need not add up to 1.
+
     The share, p and (a, b, alpha) are numbers where reading them costs nothing (`are_readable`):
     arithmetic with Python's numbers takes a tenth of the time of operations on tensors of one
     element. Otherwise they are tensors with one element per task. The formulas are the same.
@@ -34,6 +37,8 @@ class Given(NamedTuple):
     own: InnerVariables
     margin: float
     link: str
+    weights: Tensor | None = None
+    other: Any = None
 
 
 def are_readable(*tensors: Tensor) -> bool:
@@ -50,21 +55,27 @@ class ClosedForm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, logits: Tensor, sums: Tensor, given: Given) -> Tensor:
         """F; its slopes are kept."""
-        y, share, p, (a, b, alpha), margin, link = given
+        y, share, p, (a, b, alpha), margin, link, weights, other = given
         of_numbers, size, h = isinstance(p, float), len(logits), logits.to(y.dtype)
         h = h.sigmoid() if link == "sigmoid" else h
-        other, q, pull = 1 - share, 1 - p, margin + alpha
+        q, pull = 1 - p, margin + alpha
+        penalty = p * q * (alpha * alpha)  # a power of numbers may raise
         high, low = a + pull, b - pull
         u = _plus(h, y, low - high).sub_(low)
         cu = u * _plus(p, y, q - p)
         dot = torch.dot if of_numbers else _dot
-        totals: list[Any] = [u.sum(0), dot(u, y), dot(cu, u)]
+        if weights is None:
+            other, all_u, y_u = 1 - share, u.sum(0), dot(u, y)
+        else:
+            penalty, cu = penalty * (share + other), cu.mul_(weights)
+            all_u, y_u = dot(u, weights), dot(u, y * weights)
+        totals: list[Any] = [all_u, y_u, dot(cu, u)]
         if of_numbers:
             totals = [total.item() for total in totals]
         both, ups, squares = totals
         up = ups / size + share * high  # E[h[+]]
         down = (both - ups) / size + other * low  # E[h[-]]
-        value = squares / size - p * q * (alpha * alpha)  # a power of numbers may raise
+        value = squares / size - penalty
         value = value - q * share * pull * (a + high) + p * other * pull * (b + low)
         grad = torch.ops.aten.sigmoid_backward.default(cu, h) if link == "sigmoid" else cu
         means: list[Any] = [share, other, up, down]

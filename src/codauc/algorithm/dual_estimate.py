@@ -21,7 +21,7 @@ DUALS = ("mean", "pooled")
 _DRAWS = 100  # how often a worker draws for a class it has met before
 _FIRST_DRAWS = 3  # and for a class that it never met
 
-Forward = Callable[[Any], tuple[Tensor, Tensor]]
+Forward = Callable[[Any], tuple[Tensor, ...]]
 
 
 class DualEstimate:
@@ -68,7 +68,8 @@ class DualEstimate:
         """The class means over the workers, and which tasks have both; statistics are averaged."""
         trained = self.opt.trained
         if self.dual == "mean":
-            sums, counts = sums / counts.clamp(min=1), counts.clamp(max=1)
+            there = (counts > 0).to(counts.dtype)
+            sums, counts = sums / torch.where(counts > 0, counts, 1), there
         statistics = trained.statistics
         parts = [sums.flatten(), counts.flatten(), *(tensor.flatten() for tensor in statistics)]
         message = torch.cat([part.to(trained.dtype) for part in parts])
@@ -85,6 +86,8 @@ def _class_sums(
 ) -> tuple[Tensor, Tensor]:
     """Sums of h and counts over `samples` samples; rows: negatives, positives; a column per task.
 
+    With weights they are weighted sums, and sums of weights.
+
     A draw that lacks a class is followed by others, of whole batches, that are added to it; by few
     if the worker never met that class.
     """
@@ -94,11 +97,14 @@ def _class_sums(
     for draw in range(_DRAWS):
         left = samples
         while left > 0:
-            logits, labels = loss.aligned(*forward(next(batches)))
+            logits, labels, *weights = forward(next(batches))
+            logits, labels = loss.aligned(logits, labels)
             _check_batch(logits, labels)
             used = len(labels) if draw else left
             h, positive = loss.scores(logits[:used]), positives(labels[:used])
             for row, mask in enumerate((~positive, positive)):
+                if weights:
+                    mask = (mask.t() * weights[0][:used].to(h)).t()
                 sums[row] += (h * mask).sum(0)
                 counts[row] += mask.sum(0)
             left -= len(h)

@@ -40,7 +40,8 @@ class CoDA(RoundControls):
     `group` is what `codauc.launch` gave to the function (default: a single worker, which makes this
     PPD-SG). `dual="pooled"` divides sums by counts over all workers instead of taking the mean of
     the workers' ratios: better where shards differ in labels. `forward(batch)` returns logits and
-    labels for the estimate of alpha (default: the model of the first, and the second, of a pair).
+    labels for the estimate of alpha (default: the model of the first, and the second, of a pair),
+    and weights as a third, if samples have some (default: the third of three).
 
     For slow links: `compress="bf16"` or `"int8"` sends a half or a quarter of the bytes, with what
     is lost kept for the next round. `delay=D` lets the workers go on while a round is under way and

@@ -15,22 +15,21 @@ from codauc.algorithm.loss import MinMaxAUCLoss
 from codauc.algorithm.objective import positives
 from codauc.algorithm.ppdsg import PPDSG
 
-Forward = Callable[[Any], tuple[Tensor, Tensor]]
+Forward = Callable[[Any], tuple[Tensor, ...]]
 
 
-def pair(batch: Any, device: torch.device) -> tuple[Tensor, Tensor]:
-    """The inputs and labels of a batch, on the model's device."""
+def parts_of(batch: Any, device: torch.device) -> tuple[Tensor, ...]:
+    """The inputs, labels and, if there are some, weights of a batch, on the model's device."""
     if (
         not isinstance(batch, tuple | list)
-        or len(batch) != 2
+        or len(batch) not in (2, 3)
         or not all(isinstance(part, Tensor) for part in batch)
     ):
         raise ValueError(
-            f"batch: got {type(batch).__name__}, expected a pair of tensors (inputs, labels); "
-            "pass forward=... to CoDA for other batches."
+            f"batch: got {type(batch).__name__}, expected a pair of tensors (inputs, labels), "
+            "or three with weights; pass forward=... to CoDA for other batches."
         )
-    inputs, labels = batch
-    return inputs.to(device), labels.to(device)
+    return tuple(part.to(device) for part in batch)
 
 
 class BatchForward:
@@ -40,23 +39,23 @@ class BatchForward:
         self.opt, self.given = opt, forward
         self.watched = forward is not None  # whether the loop was seen to use the batches as is
 
-    def __call__(self, batch: Any) -> tuple[Tensor, Tensor]:
-        """Logits and labels."""
+    def __call__(self, batch: Any) -> tuple[Tensor, ...]:
+        """Logits, labels and, if the batch has some, weights."""
         if self.given is not None:
             return self.given(batch)
-        inputs, labels = self._pair(batch)
-        return self.opt.model(inputs), labels
+        inputs, *rest = self._parts(batch)
+        return self.opt.model(inputs), *rest
 
     def labels(self, batch: Any) -> Tensor:
         """The labels alone."""
         if self.given is None:
-            return self._pair(batch)[1]
+            return self._parts(batch)[1]
         with in_modes(self.opt.model, False):
             return self.given(batch)[1]
 
     def watch(self, batch: Any) -> Iterator[Any]:
         """Yield the first batch; see that the loop trains on what the estimate of alpha uses."""
-        inputs, labels = self._pair(batch)
+        inputs, labels = self._parts(batch)[:2]
         loss, before, fed = self.opt.loss, self.opt.loss.seen.clone(), list[Any]()
         hook = self.opt.model.register_forward_pre_hook(Fed(fed))
         try:
@@ -66,8 +65,8 @@ class BatchForward:
         self.watched = True
         check_loop(inputs, labels, fed, loss.seen - before)
 
-    def _pair(self, batch: Any) -> tuple[Tensor, Tensor]:
-        return pair(batch, self.opt.trained.device)
+    def _parts(self, batch: Any) -> tuple[Tensor, ...]:
+        return parts_of(batch, self.opt.trained.device)
 
 
 class Fed:

@@ -12,8 +12,14 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from codauc._internal.checks import choice, known_arguments, real, warn
 from codauc.algorithm.closed_form import ClosedForm, Given, are_readable
 from codauc.algorithm.inner_steps import BatchMeans, InnerVariables
-from codauc.algorithm.loss_checks import aligned, check_values, checked_ratios, checked_tasks
+from codauc.algorithm.loss_checks import (
+    aligned,
+    check_values,
+    checked_ratios,
+    checked_tasks,
+)
 from codauc.algorithm.objective import positives
+from codauc.algorithm.sample_weights import check_ratio_is_known, weighted
 
 LINKS = ("sigmoid", "identity")
 _FIRST_BATCHES = 10  # of training, after which misuses are looked for, once
@@ -38,6 +44,12 @@ class MinMaxAUCLoss(nn.Module):
 
     `link="identity"` leaves out the sigmoid: h is then the logit itself, unbounded. `mix` adds
     that many times the cross-entropy to F: with many positives it makes better use of them.
+
+    `loss(logits, labels, weights)` takes one weight >= 0 per sample: a sample of weight 2 counts as
+    two, one of weight 0 not at all. F and the cross-entropy are then sums of weight times value,
+    divided by the sum of the batch's weights; or, if the attribute `mean_weight` is set to that of
+    all data, by it times the size of the batch: as repeated rows in expectation over random
+    batches. `pos_ratio` is needed, the share of positives among the weights.
 
     Values are checked on every batch on the CPU, and on the first batch elsewhere, because a check
     waits for the device; `validate=True` checks always, `validate=False` never.
@@ -74,10 +86,11 @@ class MinMaxAUCLoss(nn.Module):
         self.margin = real("margin", margin, above=0, remedy="use 1, the paper's")
         self.link = choice("link", link, LINKS)
         self.mix = real("mix", mix, least=0, remedy="use 0 for F alone")
+        self.mean_weight: float | None = None  # of all data, to divide weights by
         self.validate = validate
         self._checked = False
         self.has_optimizer = False  # whether a PPDSG or PPDAdam moves a, b and alpha
-        self._batches = 0  # of training, as far as `_look_for_misuse` counts
+        self.batches = 0  # of training, as far as misuses are looked for
         self.one_class_told = False  # whether a shard without a class was reported
         self.ratio_told = False  # whether a doubtful pos_ratio was reported
         self._ratio_cache: Tensor | None = None
@@ -97,14 +110,16 @@ class MinMaxAUCLoss(nn.Module):
     def _new_sums(self) -> Tensor:
         return self.a.new_zeros(self.tasks, 4, requires_grad=True)
 
-    def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
+    def forward(self, logits: Tensor, labels: Tensor, weights: Tensor | None = None) -> Tensor:
         """F over the batch, a scalar; in training mode, with gradients, the labels are counted."""
         logits, labels = self.aligned(logits, labels)
-        given = self._counted(logits, labels)
+        given = self._counted(logits, labels, weights)
         value: Tensor = ClosedForm.apply(logits, self.sums, given)  # type: ignore[no-untyped-call]
-        return value + self.mix * self._entropy(logits, given.marks) if self.mix else value
+        return value + self.mix * self._entropy(logits, given) if self.mix else value
 
-    def cross_entropy(self, logits: Tensor, labels: Tensor) -> Tensor:
+    def cross_entropy(
+        self, logits: Tensor, labels: Tensor, weights: Tensor | None = None
+    ) -> Tensor:
         """The batch's mean cross-entropy, in place of F, for a warm start: it moves w alone.
 
         a, b and alpha stay; `Stage(estimate_ab=True)` gives them values when the stage ends.
@@ -115,13 +130,15 @@ class MinMaxAUCLoss(nn.Module):
         tensor(0.6931, grad_fn=<AddBackward0>)
         """
         logits, labels = self.aligned(logits, labels)
-        return self._entropy(logits, self._counted(logits, labels).marks) + 0 * self.sums.sum()
+        given = self._counted(logits, labels, weights)
+        return self._entropy(logits, given) + 0 * self.sums.sum()
 
-    def _entropy(self, logits: Tensor, marks: Tensor) -> Tensor:
-        value = binary_cross_entropy_with_logits(logits.to(marks.dtype), marks)
+    def _entropy(self, logits: Tensor, given: Given) -> Tensor:
+        marks = given.marks
+        value = binary_cross_entropy_with_logits(logits.to(marks.dtype), marks, given.weights)
         return value * self.tasks if self.tasks > 1 else value
 
-    def _counted(self, logits: Tensor, labels: Tensor) -> Given:
+    def _counted(self, logits: Tensor, labels: Tensor, weights: Tensor | None) -> Given:
         """What the batch gives beside logits, checked, and counted if it is one of training."""
         if self._values_need_a_check(logits):
             check_values(logits.detach(), labels)
@@ -130,8 +147,8 @@ class MinMaxAUCLoss(nn.Module):
         numbers, count = self.reads_numbers(logits, labels), positive.sum(0)
         share: Any = count.item() if numbers else count
         if self.training and torch.is_grad_enabled():  # validation is not training data
-            if self._batches < _FIRST_BATCHES:
-                self._look_for_misuse(logits)
+            if self.batches < _FIRST_BATCHES:
+                _look_for_misuse(self, logits)
             self.seen.add_(
                 torch.tensor([[share], [size - share]])
                 if numbers
@@ -139,26 +156,13 @@ class MinMaxAUCLoss(nn.Module):
             )
         share = share / size if numbers else count.to(marks.dtype) / size
         inner = self.inner(numbers=numbers)
-        return Given(marks, share, self.ratio(numbers=numbers), inner, self.margin, self.link)
-
-    def _look_for_misuse(self, logits: Tensor) -> None:
-        """Warn of what would otherwise train something else in silence."""
-        self._batches += 1
-        if self._batches < _FIRST_BATCHES:
-            return
-        if not self.has_optimizer:
-            warn(
-                f"{_FIRST_BATCHES} batches and no PPDSG or PPDAdam made with this loss: another "
-                "optimizer moves the weights alone, and a, b and alpha stay as they are; use "
-                "opt = codauc.PPDAdam(model, loss)."
-            )
-        if self.link == "sigmoid" and are_readable(logits):
-            low, high = logits.detach().aminmax()
-            if 0 <= low < high <= 1:
-                warn(
-                    "all logits of this batch are between 0 and 1, as probabilities are: expected "
-                    "raw logits, the sigmoid is the loss's own; leave out the model's."
-                )
+        p = self.ratio(numbers=numbers)
+        given = Given(marks, share, p, inner, self.margin, self.link)
+        if weights is None:
+            return given
+        check_ratio_is_known(self.known_ratio)
+        self.ratio_told = True  # labels are counted without weights
+        return weighted(given, weights, self.mean_weight, check=self.validate is not False)
 
     @property
     def sums(self) -> Tensor:
@@ -267,3 +271,23 @@ class MinMaxAUCLoss(nn.Module):
     def aligned(self, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Logits and labels of one shape: [N] for one task, [N, C] for C."""
         return aligned(logits, labels, self.tasks)
+
+
+def _look_for_misuse(loss: MinMaxAUCLoss, logits: Tensor) -> None:
+    """Warn of what would otherwise train something else in silence."""
+    loss.batches += 1
+    if loss.batches < _FIRST_BATCHES:
+        return
+    if not loss.has_optimizer:
+        warn(
+            f"{_FIRST_BATCHES} batches and no PPDSG or PPDAdam made with this loss: another "
+            "optimizer moves the weights alone, and a, b and alpha stay as they are; use "
+            "opt = codauc.PPDAdam(model, loss)."
+        )
+    if loss.link == "sigmoid" and are_readable(logits):
+        low, high = logits.detach().aminmax()
+        if 0 <= low < high <= 1:
+            warn(
+                "all logits of this batch are between 0 and 1, as probabilities are: expected "
+                "raw logits, the sigmoid is the loss's own; leave out the model's."
+            )

@@ -72,6 +72,26 @@ def aligned(logits: Any, labels: Any, tasks: int) -> tuple[Tensor, Tensor]:
     return (logits.flatten(), labels.flatten()) if tasks == 1 else (logits, labels)
 
 
+def checked_weights(weights: Any, size: int, *, values: bool) -> Tensor:
+    """One weight for each sample of a batch, shape [N]; with `values` also what they are."""
+    if not isinstance(weights, Tensor):
+        raise ValueError(
+            f"weights: got {type(weights).__name__}, expected a tensor; use torch.as_tensor."
+        )
+    if weights.shape not in ((size,), (size, 1)):
+        raise ValueError(
+            f"weights of shape {list(weights.shape)}: expected one per sample, [{size}]."
+        )
+    found: Tensor = weights.flatten()
+    if values and not (found.isfinite() & (found >= 0)).all():
+        bad = (~(found.isfinite() & (found >= 0))).nonzero().flatten()
+        raise ValueError(
+            f"weights: got {float(found[bad[0]]):g} for sample {int(bad[0])} of the batch; "
+            "expected finite numbers >= 0; leave the sample out, or give it 0."
+        )
+    return found
+
+
 def _expected(tasks: int) -> str:
     return "[N] or [N, 1]" if tasks == 1 else f"[N, {tasks}]"
 

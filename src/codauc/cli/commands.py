@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 import sys
@@ -12,22 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from codauc._internal.checks import listed
 from codauc._internal.files import whole_file
-from codauc._internal.imports import imported_class, importing_from_here, is_import_path
+from codauc._internal.imports import imported_class, importing_from_here
 from codauc._internal.terminal import printable, printable_lines
 from codauc._internal.text_table import table
 from codauc.cli.options import parsers
 from codauc.cli.setting_options import in_options, settings_of, settings_with_options
-from codauc.report.comparison import comparison_page, comparison_rows
-from codauc.report.run_page import FEW_POSITIVES, page, too_good
-from codauc.runs.directory import MODEL, PROFILE, REPORT, SUMMARY, RunFolder
-from codauc.runs.settings import CONFIG, RunSettings
+from codauc.runs.directory import PROFILE, REPORT, SUMMARY, RunFolder
 
 Options = dict[str, Any]
-_SUFFIXES = (".parquet", ".csv", ".npy")  # of files of scores
 
 
 def train(options: Options) -> int:
@@ -110,6 +103,8 @@ def _callback(path: str) -> Any:
 
 
 def _result(summary: dict[str, Any]) -> list[str]:
+    from codauc.report.run_page import FEW_POSITIVES, too_good
+
     known = [each.option for _, each in settings_with_options()]
     lines = [printable(f"Note: {in_options(note, known)}") for note in summary["notes"]]
     if 0 < summary["test_positives"] < FEW_POSITIVES:
@@ -139,10 +134,12 @@ def _result(summary: dict[str, Any]) -> list[str]:
 
 def evaluate(options: Options) -> int:
     """Print the AUC of a run's model on other data."""
+    from codauc.cli.scored_data import loaded, scored
     from codauc.metrics.auc_values import auc_interval
     from codauc.metrics.calibration import average_precision
 
-    rows, scores, labels = _scored(options)
+    found = scored(*loaded(options), options)
+    scores, labels = found.scores, found.labels
     if labels is None:
         raise ValueError(
             f"{options['source']} has no labels: expected the column of training, or --target; "
@@ -154,7 +151,7 @@ def evaluate(options: Options) -> int:
         "auc_low": auc.low,
         "auc_high": auc.high,
         "average_precision": average_precision(scores, labels),
-        "samples": len(rows),
+        "samples": len(scores),
         "positives": int(labels.sum()),
     }
     if options["json"]:
@@ -162,32 +159,34 @@ def evaluate(options: Options) -> int:
     else:
         say(
             f"AUC {auc.value:.4f} (95% interval {auc.low:.4f} to {auc.high:.4f}), average "
-            f"precision {result['average_precision']:.4f}; {len(rows)} samples, "
+            f"precision {result['average_precision']:.4f}; {len(scores)} samples, "
             f"{result['positives']} positive."
         )
     return 0
 
 
 def predict(options: Options) -> int:
-    """Write every row's score and probability."""
+    """Write every row's score and probability, beside the columns that are kept."""
+    from codauc.cli.score_files import check_name, write_scores
+    from codauc.cli.scored_data import loaded, scored
+
     out: Path = options["out"]
-    if out.suffix not in _SUFFIXES:
-        raise ValueError(f"--out {out}: expected a name that ends in {listed(_SUFFIXES)}.")
+    check_name(out)
     _check_free(out, options)
-    rows, scores, labels = _scored(options)
-    columns: dict[str, NDArray[Any]] = {
-        "row": rows,
-        "score": scores,
-        "probability": 1 / (1 + np.exp(-np.clip(scores, -700, 700))),
+    found = scored(*loaded(options), options)
+    columns: dict[str, Any] = {
+        "row": found.rows,
+        **found.copied,
+        "score": found.scores,
+        "probability": 1 / (1 + np.exp(-np.clip(found.scores, -700, 700))),
     }
-    if labels is not None:
-        columns["label"] = labels
-    with whole_file(out, "the scores") as partial:
-        _write_scores(partial, out.suffix, columns)
+    if found.labels is not None:
+        columns["label"] = found.labels
+    write_scores(out, columns)
     if options["json"]:
-        say_json({"out": str(out), "rows": len(rows)})
+        say_json({"out": str(out), "rows": len(found.rows)})
     elif not options["quiet"]:
-        say(f"{len(rows)} rows: {out}")
+        say(f"{len(found.rows)} rows: {out}")
     return 0
 
 
@@ -196,63 +195,10 @@ def _check_free(out: Path, options: Options) -> None:
         raise ValueError(f"{out} exists: expected another name, or --overwrite to replace it.")
 
 
-def _scored(options: Options) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any] | None]:
-    """Row numbers, log-odds and labels of the data, by a run's model."""
-    from codauc.data.opening import open_whole
-    from codauc.training.validation import check_scores, scores_of
-    from codauc.workers.group import LocalGroup
-
-    settings, saved = _loaded(options)
-    before, target = settings.data, options["target"]
-    if target is None and before.images is not None:
-        target = before.target
-    changes = {"source": options["source"], "target": target, "drop": options["drop"] or ()}
-    data = replace(before, **changes, own=False, test=None)
-    part = open_whole(data, LocalGroup(), saved.encoder)
-    scores = saved.calibration.log_odds(scores_of(saved.model, part))
-    names = None if saved.encoder is None else saved.encoder.names
-    check_scores(options["source"], saved.model, part, scores, names)
-    order = np.argsort(part.rows.numpy(), kind="stable")
-    labels = None if part.y is None else part.y.numpy().astype(bool)[order]
-    return part.rows.numpy()[order], scores[order], labels
-
-
-def _loaded(options: Options) -> tuple[RunSettings, Any]:
-    """A run's settings and its model."""
-    from codauc.models import build
-    from codauc.models.model_file import load_model
-
-    folder, given = RunFolder(options["run"]), options["model"]
-    trust = options["trust_config"] or given is not None
-    settings = RunSettings.from_dict(folder.config(), str(folder / CONFIG), trust=trust)
-    if not (folder / MODEL).exists():
-        raise ValueError(f"{folder.path} has no {MODEL}: it ended before its first evaluation.")
-    name = settings.model.name
-    if not is_import_path(name):
-        return settings, load_model(folder / MODEL)
-    if given not in (name, None):
-        raise ValueError(f"--model {given}: {folder.path} was trained with {name}; name that.")
-    with importing_from_here([name]):
-        return settings, load_model(folder / MODEL, build(name, **settings.model.arguments))
-
-
-def _write_scores(path: Path, suffix: str, columns: dict[str, NDArray[Any]]) -> None:
-    if suffix == ".parquet":
-        from codauc.data.tables.columnar_files import arrow
-
-        arrow("pyarrow.parquet").write_table(arrow().table(columns), path)
-    elif suffix == ".csv":
-        with path.open("w", encoding="utf-8", newline="") as text:
-            writer = csv.writer(text)
-            writer.writerow(columns)
-            writer.writerows(zip(*(column.tolist() for column in columns.values()), strict=True))
-    else:
-        with path.open("wb") as file:
-            np.save(file, columns["score"])
-
-
 def compare(options: Options) -> int:
     """Print the table of several runs and write their page."""
+    from codauc.report.comparison import comparison_page
+
     runs = [RunFolder(path) for path in options["runs"]]
     text = comparison_page(runs)
     with whole_file(options["out"], "the page") as partial:
@@ -262,6 +208,8 @@ def compare(options: Options) -> int:
 
 
 def _say_compared(runs: list[RunFolder], page: Path, options: Options) -> None:
+    from codauc.report.comparison import comparison_rows
+
     if options["json"]:
         say_json([run.summary() for run in runs])
     else:
@@ -272,6 +220,8 @@ def _say_compared(runs: list[RunFolder], page: Path, options: Options) -> None:
 
 def report(options: Options) -> int:
     """Write a run's report anew."""
+    from codauc.report.run_page import page
+
     folder = RunFolder(options["run"])
     text = page(folder)
     out: Path | None = options["out"]
@@ -286,11 +236,12 @@ def report(options: Options) -> int:
 
 def export(options: Options) -> int:
     """Write a run's model as ONNX."""
+    from codauc.cli.scored_data import loaded
     from codauc.models.onnx_export import export_onnx
 
     out: Path = options["onnx"]
     _check_free(out, options)
-    _, saved = _loaded(options)
+    _, saved = loaded(options)
     export_onnx(saved, out, shape=RunFolder(options["run"]).shape())
     say(f"ONNX: {out}")
     return 0
@@ -298,6 +249,7 @@ def export(options: Options) -> int:
 
 def baselines(options: Options) -> int:
     """Train in six ways and fit models of other libraries; print one table."""
+    from codauc.report.comparison import comparison_page
     from codauc.reproduce.baselines import SEEDS_HEADER, Baselines, seed_rows
     from codauc.training.directory_claim import new_directory
 

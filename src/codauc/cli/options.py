@@ -43,7 +43,8 @@ Score labelled data with a run's model; print the AUC with its interval.
     "predict": """score data with a run's model
 Write a score (log-odds) and a probability for each row of DATA, in its order.
 
-  codauc predict runs/fraud-1 april.csv --out scores.parquet""",
+  codauc predict runs/fraud-1 april.csv --keep id --out scores.parquet
+  codauc predict runs/scans-1 'new/*.png' --out scores.csv""",
     "compare": """runs side by side: a table and a page
 Print one table of several runs and draw their curves on one page. Where runs have the
 same test set, the difference of AUC to the first comes with its 95% interval.
@@ -84,6 +85,8 @@ class Parser(argparse.ArgumentParser):
             near = difflib.get_close_matches(typed, self.options, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"see {self.prog} --help."
             message = f"unknown option {typed}; {hint}"
+        elif message.startswith("unrecognized arguments"):
+            message += "; write a pattern for several files in quotes, as in 'scans/*.png'."
         self.exit(2, message_lines(f"{self.prog}: {message}") + "\n")
 
     @property
@@ -179,12 +182,15 @@ def _using_runs(commands: dict[str, Parser]) -> None:
             _add(commands[name], option, help, *rest, **how)
 
     add("evaluate predict report export", "run", "directory that codauc train wrote", "RUN")
-    add("evaluate predict", "source", "as for codauc train", "DATA")
+    add("evaluate predict", "source", "as for codauc train, or an image, or a pattern in quotes "
+        "such as 'scans/*.png'", "DATA")  # fmt: skip
     add("evaluate predict export", "--model", "the network, if it is your own", "MODULE:CLASS")
     add("evaluate predict export", *_TRUST)
     add("evaluate predict", "--target", "column of labels, if it has another name now", "COLUMN")
-    add("evaluate predict", "--drop", "columns that the training data did not have",
-        "COLUMN[,...]", type=read_list)  # fmt: skip
+    add("evaluate predict", "--drop", "columns to leave out; others that training did not have are "
+        "ignored, with a note", "COLUMN[,...]", type=read_list)  # fmt: skip
+    add("predict", "--keep", "columns to copy beside the scores, such as an id", "COLUMN[,...]",
+        type=read_list)  # fmt: skip
     add("predict", "--out", ".parquet, .csv or .npy", "FILE", required=True)
     add("export", "--onnx", "the file to write", "FILE", required=True)
     add("predict export", "--overwrite", "replace the file if it exists")

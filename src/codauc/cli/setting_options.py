@@ -172,20 +172,10 @@ _READERS: dict[str, Any] = {
 
 _QUALIFIED = rf"(?P<table>{'|'.join(TABLES)})\.(?P<field>[a-z_]+)\b=?"
 _PLAIN = r"(?P<argument>[a-z_]+)="
-_TEXT = r"'[^']*'|\"[^\"]*\""
-_VALUE = (
-    rf"(?P<true>True\b)|(?P<false>False\b)|(?P<value>{_TEXT}|\[(?:{_TEXT})(?:, (?:{_TEXT}))*\])"
-)
-_NAMED = re.compile(rf"(?<![\w./-])(?:{_QUALIFIED}|{_PLAIN})(?:{_VALUE})?")
-
-
-def _typed(value: str) -> str:
-    """A text, or a list of texts, as it is typed on a command line."""
-    try:
-        plain = ast.literal_eval(value)
-    except (ValueError, SyntaxError):
-        return value
-    return shlex.quote(plain if isinstance(plain, str) else ",".join(plain))
+_TEXT = r"'(?:[^'\\]|\\.)*'|" + r'"(?:[^"\\]|\\.)*"'
+_LIST = rf"\[(?:(?:{_TEXT})(?:, )?)*\]|\((?:(?:{_TEXT}),? ?)*\)"
+_VALUE = rf"(?P<value>True\b|False\b|{_TEXT}|{_LIST})?"
+_NAMED = re.compile(rf"(?<![\w./-])(?:{_QUALIFIED}|{_PLAIN}){_VALUE}")
 
 
 def in_options(message: str, known: Collection[str]) -> str:
@@ -195,25 +185,38 @@ def in_options(message: str, known: Collection[str]) -> str:
     '--test-fraction 1.2: expected a number < 1'
     >>> in_options("pass resume=True, or change data.positive", ["--resume", "--positive"])
     'pass --resume, or change --positive'
-    >>> in_options("leave them out with drop=['id', 'my name']", ["--drop"])
-    "leave them out with --drop 'id,my name'"
+    >>> in_options("leave them out with drop=['a', 'b c']", ["--drop"])
+    "leave them out with --drop 'a,b c'"
     """
-    options = {"trust": "--trust-config"}
-    for table, each in settings_with_options():
-        options[f"{table}.{each.name}"] = each.option
-        if each.name != "name":
-            options[each.name] = each.option
+    options = _options_by_name()
 
     def translated(found: re.Match[str]) -> str:
         named = found["argument"] or f"{found['table']}.{found['field']}"
-        option = options.get(named, f"--{named.replace('_', '-')}")
-        if option not in known:
+        candidates = [*options.get(named, []), f"--{named.replace('_', '-')}"]
+        option = next((each for each in candidates if each in known), None)
+        if option is None:
             return found[0]
-        if found["false"]:
+        if found["value"] is None:
+            return f"{option} " if found[0].endswith("=") else option
+        if found["value"] == "False":
             opposite = option.replace("--", "--no-", 1)
             return opposite if opposite in known else f"{option} False"
-        if found["value"]:
-            return f"{option} {_typed(found['value'])}"
-        return option if found["true"] or not found[0].endswith("=") else f"{option} "
+        return option if found["value"] == "True" else f"{option} {_typed(found['value'])}"
 
     return _NAMED.sub(translated, message)
+
+
+def _options_by_name() -> dict[str, list[str]]:
+    """The options of each setting, by its name alone and with its table before it."""
+    options = {"trust": ["--trust-config"]}
+    for table, each in settings_with_options():
+        options[f"{table}.{each.name}"] = [each.option]
+        if each.name != "name":
+            options.setdefault(each.name, []).append(each.option)
+    return options
+
+
+def _typed(value: str) -> str:
+    """A text, or several, of Python as they are typed after an option."""
+    plain = ast.literal_eval(value)
+    return shlex.quote(plain if isinstance(plain, str) else ",".join(plain))

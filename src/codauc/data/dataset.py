@@ -25,7 +25,8 @@ class Part:
     array, and `columns` says of a table's training part how each column was read. `fingerprint` is
     a number of this worker's inputs as they were read; its sum over all workers, modulo 2**64,
     differs for different data. `examined` is what hints are made of. `groups` are numbers of the
-    groups that a split keeps together.
+    groups that a split keeps together. `notes` say what is odd about data that are read with the
+    encoder of a training set.
     """
 
     x: Any
@@ -37,6 +38,7 @@ class Part:
     examined: Examined | None = field(default=None, repr=False)
     columns: tuple[ColumnRecord, ...] = field(default=(), repr=False)
     groups: Tensor | None = field(default=None, repr=False)
+    notes: tuple[str, ...] = field(default=(), repr=False)
 
     @property
     def samples(self) -> int:

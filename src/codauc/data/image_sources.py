@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -90,12 +91,46 @@ def read_images(settings: DataSettings, *, labelled: bool = True) -> NamedImages
         )
     if archive is not None:
         return archive
+    if is_pattern(settings.source) or _is_image(path):
+        files = _matching(settings.source)
+        if labelled:
+            raise ValueError(
+                f"{settings.source}: expected a directory with a folder of images for each class, "
+                "to train on; single images can be scored alone."
+            )
+        size, scaling = _scaling(settings)
+        return _unlabelled(ImageFiles(files, size, **scaling))
     if not path.is_dir():
         raise ValueError(
             f"{path}: expected a name that ends in {', '.join(TABLES)}, an archive of CIFAR, or a "
             "directory of images; rename it to what it is."
         )
     return _folders(settings, path, labelled=labelled)
+
+
+def is_pattern(source: str) -> bool:
+    """Whether it stands for files by their names, as in scans/*.png."""
+    return glob.has_magic(source) and not Path(source).exists()
+
+
+def _is_image(path: Path) -> bool:
+    return path.name.lower().endswith(SUFFIXES) and path.is_file()
+
+
+def _matching(source: str) -> list[str]:
+    """The image files that a pattern stands for, in the order of their names; or the file itself.
+
+    In a pattern ** stands for folders of any depth.
+    """
+    found = sorted(glob.glob(source, recursive=True)) if is_pattern(source) else [source]
+    images = [name for name in found if _is_image(Path(name))]
+    if not images:
+        got = f"{len(found)} names that are no images" if found else "no file"
+        raise ValueError(
+            f"{source!r} stands for {got}: expected images ({', '.join(SUFFIXES)}); correct the "
+            "pattern."
+        )
+    return images
 
 
 def holds(path: Path, name: str) -> bool:

@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from codauc._internal.checks import warn
 from codauc.data.binary_labels import thin_negatives
 from codauc.data.column_record import target_notes
 from codauc.data.data_settings import DataSettings
@@ -24,6 +25,7 @@ from codauc.data.image_sources import (
     SAMPLE,
     NamedImages,
     Samples,
+    is_pattern,
     known_labels,
     positive_classes,
     read_images,
@@ -50,7 +52,7 @@ def open_data(
     """
     if settings.own:
         settings = replace(settings, source=settings.source.replace("{rank}", str(group.rank)))
-    if together(group, lambda: _is_table(settings), "start"):
+    if together(group, lambda: is_table(settings), "start"):
         found = _open_table(settings, group, seed, progress)
     elif refused := _only_of_tables(settings):
         raise ValueError(f"{refused} with images: expected a table; leave it out.")
@@ -74,7 +76,7 @@ def open_whole(
     settings: DataSettings, group: Group, encoder: Encoder | None, progress: Progress | None = None
 ) -> Part:
     """All samples of a source as one part, read as in training; archives give their test images."""
-    if _is_table(settings):
+    if is_table(settings):
         if encoder is None:
             raise ValueError(f"{settings.source} is a table: expected images, as in training.")
         request = TableRequest(
@@ -94,10 +96,10 @@ def open_whole(
     return _share(samples, labels, everything, even_shards(len(everything), group.size, 0), group)
 
 
-def _is_table(settings: DataSettings) -> bool:
+def is_table(settings: DataSettings) -> bool:
     """Whether the source is a table or an array, not images; raise if there is no such source."""
     path = Path(settings.source)
-    if settings.images is not None or settings.source == SAMPLE:
+    if settings.images is not None or settings.source == SAMPLE or is_pattern(settings.source):
         return False
     if not path.exists():
         raise ValueError(_no_such(path))
@@ -220,6 +222,8 @@ def _own_test(
     )
     source = source.replace("{rank}", str(group.rank)) if own else source
     part = read_parts(source, request, ["train"], group)["train"]
+    for note in part.notes if group.rank == 0 else ():
+        warn(f"{settings.test}: {note}")
     if part.y is None:
         raise ValueError(
             f"{settings.test} has no column {settings.target!r}: expected labels, to test."

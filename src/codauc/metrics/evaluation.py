@@ -15,11 +15,14 @@ from torch.nn.functional import pad
 
 from codauc._internal.checks import known_arguments, whole
 from codauc.data.rows import as_rows
+from codauc.metrics._scoring_threads import side_by_side
 from codauc.metrics.auc_values import AUC, auc_interval, share, sorted_interval
 from codauc.metrics.binned_auc import bin_counts, binned_interval, cut_points, parts_for
 from codauc.metrics.score_classes import Scores, require_both, sorted_classes
 from codauc.workers.agreement import raise_everywhere
 from codauc.workers.group import Group, LocalGroup
+
+Done = Callable[[int], object]  # called with how many samples are done
 
 _KIND = "evaluate"
 _TYPES = (torch.int64, torch.bfloat16, torch.float16, torch.float32, torch.float64)
@@ -41,17 +44,48 @@ def predict(model: nn.Module, x: Any, batch_size: int = 512) -> Tensor:
     batch_size = whole("batch_size", batch_size, least=1, remedy="use for example 512")
     if not len(x):
         raise ValueError("x has 0 samples: expected at least 1; give data to predict.")
+    return _predicted(model, x, batch_size)
+
+
+def _predicted(
+    model: nn.Module, x: Any, batch_size: int, threads: int = 1, progress: Done | None = None
+) -> Tensor:
     default = x.device if isinstance(x, Tensor) else torch.device("cpu")
     device = next((t.device for t in chain(model.parameters(), model.buffers())), default)
     devices = [device] if device.type == "cuda" else []
+    starts, done = range(0, len(x), batch_size), list[Tensor]()
+
+    def output(start: int) -> Tensor:
+        with torch.no_grad():  # of each thread
+            found: Tensor = model(_batch(x, start, batch_size).to(device)).cpu()
+        return found
+
     # Not inference_mode: what a model caches in it could never be trained on afterwards.
-    with _evaluation_mode(model), torch.random.fork_rng(devices), torch.no_grad():
-        return torch.cat([model(batch.to(device)).cpu() for batch in _in_order(x, batch_size)])
+    with _evaluation_mode(model), torch.random.fork_rng(devices):
+        outputs = side_by_side(output, starts, threads) if threads > 1 else map(output, starts)
+        for batch in outputs:
+            done.append(batch)
+            if progress is not None:
+                progress(min(len(done) * batch_size, len(x)))
+        return torch.cat(done)
 
 
-def logits_of(model: nn.Module, x: Any) -> Scores:
-    """The logits of a network that gives one per sample, shape [N]."""
-    logits = predict(model, x)
+def logits_of(
+    model: nn.Module,
+    x: Any,
+    batch_size: int = 512,
+    *,
+    threads: int = 1,
+    progress: Done | None = None,
+) -> Scores:
+    """The logits of a network that gives one per sample, shape [N].
+
+    With several `threads` as many batches are computed at the same time: for small networks whose
+    forward pass changes nothing. `progress(samples so far)` is called.
+    """
+    if not len(x):
+        raise ValueError("x has 0 samples: expected at least 1; give data to predict.")
+    logits = _predicted(model, x, batch_size, threads, progress)
     if logits.numel() != len(x):
         raise ValueError(
             f"the network gives logits of shape {list(logits.shape)} for {len(x)} samples: "
@@ -119,14 +153,12 @@ def group_auc(
     return _joint(lambda: scores, labels, group, level, tolerance)
 
 
-def _in_order(x: Any, batch_size: int) -> Iterator[Tensor]:
-    """All of `x` in batches; those of a tensor are views."""
-    for start in range(0, len(x), batch_size):
-        stop = min(start + batch_size, len(x))
-        if isinstance(x, Tensor):
-            yield x[start:stop]
-        else:
-            yield as_rows(x).gather(torch.arange(start, stop))
+def _batch(x: Any, start: int, batch_size: int) -> Tensor:
+    """Some neighbours of `x`; those of a tensor are a view."""
+    stop = min(start + batch_size, len(x))
+    if isinstance(x, Tensor):
+        return x[start:stop]
+    return as_rows(x).gather(torch.arange(start, stop))
 
 
 class _Header(NamedTuple):

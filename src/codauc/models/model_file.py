@@ -11,6 +11,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as as_bytes
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from codauc._internal.archive import SUM, checksum
 from codauc._internal.checks import known_arguments
@@ -61,6 +62,18 @@ def save_model(
         partial.write_bytes(data)
 
 
+class _NoValues(TorchFunctionMode):
+    """Leaves out first values, for which torch would load its compiler on the device "meta"."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Call a function of torch, unless it is one that gives a tensor its first values."""
+        del types
+        given = kwargs or {}
+        if getattr(func, "__module__", None) == "torch.nn.init":
+            return given.get("tensor", args[0] if args else None)
+        return func(*args, **given)
+
+
 @known_arguments
 def load_model(path: str | os.PathLike[str], model: nn.Module | None = None) -> Saved:
     """The model and the encoder in a file of `save_model`. Loading never runs code.
@@ -80,7 +93,8 @@ def load_model(path: str | os.PathLike[str], model: nn.Module | None = None) -> 
     if model is None:
         dtypes = (each.dtype for each in weights.values() if each.is_floating_point())
         dtype = next(dtypes, torch.float32)
-        with torch.device("meta"):  # without memory: a file may describe a network of any size
+        # without memory: a file may describe a network of any size
+        with torch.device("meta"), _NoValues():
             check_weights(str(path), _built(path, about.get("model")).to(dtype), weights)
         model = _built(path, about.get("model")).to(dtype)
     check_weights(str(path), model, weights)

@@ -113,7 +113,11 @@ def columns_of(table: TableSource, options: TableRequest) -> Columns:
     if encoder is not None:
         out |= {*encoder.dropped, encoder.target.name}
     used = {name: kind for name, kind in kinds.items() if name not in out}
-    _usable(path, used, out)
+    known = used if encoder is None else encoder.kinds()
+    extra = tuple(name for name in used if name not in known)
+    used = {name: kind for name, kind in used.items() if name in known}
+    if used or encoder is None:
+        _usable(path, used, out)
     texts = _texts(used, options)
     numbers = tuple(name for name in used if name not in texts)
     dropped = tuple(name for name in kinds if name in out and name != target)
@@ -125,6 +129,7 @@ def columns_of(table: TableSource, options: TableRequest) -> Columns:
         numeric=frozenset(name for name in texts if _is_numeric(name, options)),
         times=frozenset(name for name in numbers if kinds[name] in _TIMES),
         open=frozenset(name for name in used if kinds[name] == "null"),
+        extra=extra,
         parts=tuple(
             DatePart(name, part) for name in numbers if kinds[name] == "time" for part in PARTS
         ),
@@ -168,17 +173,16 @@ def _is_numeric(name: str, options: TableRequest) -> bool:
 def same_columns(
     path: str, encoder: Encoder, columns: Columns, shape: tuple[int, ...] = ()
 ) -> Columns:
-    """The columns in the encoder's order, if they are its columns."""
+    """The columns in the encoder's order, if they are its columns, whatever else there is."""
     known = encoder.kinds()
     here = {name: "time" if name in columns.times else "number" for name in columns.numbers}
     here |= dict.fromkeys(columns.categories, "category")
     missing = [name for name in known if name not in here]
-    new = [name for name in here if name not in known]
-    if missing or new:
+    new = [*columns.extra, *(name for name in here if name not in known)]
+    if missing or len(new) > len(columns.extra):
         differing = {"lacks": missing, "has also": new}
-        parts = [f"{what} {listed(names, most=5)}" for what, names in differing.items() if names]
-        rest = f"; leave others out with drop={new[:5]!r}." if new and not missing else "."
-        raise ValueError(f"{path} {' and '.join(parts)}: expected the columns of training{rest}")
+        parts = [f"{what} {listed(names, most=50)}" for what, names in differing.items() if names]
+        raise ValueError(f"{path} {' and '.join(parts)}: expected the columns of training.")
     for name, kind in known.items():
         if here[name] != kind and name not in columns.open:
             raise ValueError(

@@ -32,7 +32,8 @@ class Columns:
     """What the columns of a source are for.
 
     `numeric` are categories that are numbers, `times` numbers that are dates, `open` columns of
-    which nothing is known, since all values are missing, and `parts` the cycles of dates.
+    which nothing is known, since all values are missing, `parts` the cycles of dates, and
+    `extra` columns that the training data did not have, which are not read.
     """
 
     numbers: tuple[str, ...]
@@ -42,6 +43,7 @@ class Columns:
     numeric: frozenset[str] = frozenset()
     times: frozenset[str] = frozenset()
     open: frozenset[str] = frozenset()
+    extra: tuple[str, ...] = ()
     parts: tuple[DatePart, ...] = ()
 
     @property
@@ -169,14 +171,11 @@ class Encoder:
         return [*numbers, *flags, *parts, *(c.name for c in self.categories)]
 
     def inputs_of_columns(self) -> dict[str, list[int]]:
-        """Which of the inputs' columns come from each column of the table."""
-        flags = {i: len(self.numbers) + place for place, i in enumerate(self.flagged)}
-        found = {
-            number.name: [i, *([flags[i]] if i in flags else [])]
-            for i, number in enumerate(self.numbers)
-        }
-        first = self.inputs - len(self.categories)
-        return found | {c.name: [first + i] for i, c in enumerate(self.categories)}
+        """The places of the inputs' columns that come from each column of the table."""
+        found: dict[str, list[int]] = {}
+        for place, name in enumerate(self.sources):
+            found.setdefault(name, []).append(place)
+        return found
 
     def network(self) -> dict[str, Any]:
         """The arguments of a `TabularNet` that fits: `TabularNet(**encoder.network())`."""

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from codauc._internal.checks import choice, known_arguments
+from codauc._internal.checks import choice, known_arguments, warn
 from codauc.data.binary_labels import thin_negatives
 from codauc.data.column_record import ColumnRecord
 from codauc.data.dataset import Part
@@ -28,6 +28,7 @@ from codauc.data.tables.column_statistics import Moments, Summary, Value, of_all
 from codauc.data.tables.described_columns import RARE, check_values, described, left_out
 from codauc.data.tables.encoder import Encoder, Target, fit
 from codauc.data.tables.labels import Integers, Labels, choice_note, positives_of, resolve
+from codauc.data.tables.reading_notes import extra_columns, reading_notes
 from codauc.data.tables.scan import Pass
 from codauc.data.tables.table_sources import RowSource, open_source
 from codauc.workers.agreement import compare, together
@@ -72,7 +73,9 @@ def read_table(
     values become the mean and get a flag; texts become codes (those rarer than 5 times one code for
     all unseen ones). `categories` are columns to take for texts, `drop` columns to leave out;
     `nan="missing"` takes NaN for missing instead of refusing it. What was learnt of the columns is
-    `table.encoder`: given as `encoder`, other data is read the same way, with or without labels.
+    `table.encoder`: given as `encoder`, other data is read the same way, with or without labels;
+    columns that training did not have are left out with a warning, and `table.notes` say what else
+    is odd: columns without a value, and texts that training did not have.
 
     In a CSV the decimal mark, marks between thousands, signs of currencies and per cent, and the
     order of day and month are found where values show them; where they do not, `decimal="."` or
@@ -121,7 +124,12 @@ def read_table(
         folder=None if folder is None else Path(folder),
         progress=progress,
     )
-    return read_parts(source, request, [part], LocalGroup() if group is None else group)[part]
+    group = LocalGroup() if group is None else group
+    found = read_parts(source, request, [part], group)[part]
+    if group.rank == 0:
+        for note in filter(extra_columns, found.notes):
+            warn(note)
+    return found
 
 
 def read_parts(
@@ -145,6 +153,9 @@ def read_parts(
         found[part] = _finished(opened, done, group, request, encoder, target)
         found[part] = replace(found[part], groups=scan.groups_of(found[part].rows))
         encoder = found[part].encoder
+        if request.encoder is not None:
+            notes = reading_notes(request.encoder, opened.columns, done.summary)
+            found[part] = replace(found[part], notes=tuple(notes))
     return found
 
 
