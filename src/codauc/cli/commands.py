@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from codauc._internal.files import whole_file
 from codauc._internal.imports import imported_class, importing_from_here
 from codauc._internal.terminal import printable, printable_lines
 from codauc._internal.text_table import table
+from codauc.cli.options import parsers
 from codauc.cli.setting_options import in_options, settings_of, settings_with_options
 from codauc.runs.directory import PROFILE, REPORT, SUMMARY, RunFolder
 from codauc.runs.settings import CONFIG, RunSettings
@@ -37,6 +39,7 @@ def train(options: Options) -> int:
             tensorboard=options["tensorboard"],
             profile=options["profile"],
             callbacks=[_callback(path) for path in options["callback"]],
+            words=partial(in_options, known=parsers()[1]["train"].options),
         )
     if not summary:  # under torchrun: another worker prints
         return 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -67,6 +67,7 @@ def train(
     tensorboard: bool = False,
     profile: bool = False,
     callbacks: Sequence[Callback] = (),
+    words: Callable[[str], str] = str,
 ) -> dict[str, Any]:
     """Train as `settings` say, into the directory `out`.
 
@@ -82,6 +83,7 @@ def train(
         tensorboard: also write events for TensorBoard.
         profile: also write profile.json and trace.json, which say where the time went.
         callbacks: called in worker 0.
+        words: turns messages that name arguments into those of another way in, as the command's.
 
     Returns:
         What summary.json holds; its "run" is the directory. Under torchrun only worker 0 returns
@@ -103,7 +105,7 @@ def train(
         prepare()
     place, requests = None if out is None else str(out), Requests(partial(_on_stop, quiet))
     options = (resume, overwrite, quiet, tensorboard, profile)
-    job = Job(settings, requests, place, *options, tuple(callbacks))
+    job = Job(settings, requests, place, *options, tuple(callbacks), words)
     try:
         with requests.listening():
             results = launch(
@@ -140,6 +142,7 @@ class Job:
     tensorboard: bool
     profile: bool
     callbacks: tuple[Callback, ...]
+    words: Callable[[str], str] = str
 
     def work(self, group: Group) -> dict[str, Any] | None:
         """One worker's part; worker 0 writes the files and returns the summary."""
@@ -164,7 +167,7 @@ class Job:
         opened = open_data(self.settings.data, group, self.settings.seed)
         if group.rank == 0:
             for line in summary_lines(opened.train.columns):
-                self.say(line)
+                self.say(self.words(line))
         data = identity(opened, group)
         settings = resolve_settings(self.settings, opened, group.size)
         together(group, lambda: _try_model(settings), "start")  # before an existing run is lost
