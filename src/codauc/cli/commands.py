@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,11 @@ from codauc._internal.files import whole_file
 from codauc._internal.imports import imported_class, importing_from_here
 from codauc._internal.terminal import printable, printable_lines
 from codauc._internal.text_table import table
+from codauc.cli.options import parsers
 from codauc.cli.setting_options import in_options, settings_of
 from codauc.runs.directory import PROFILE, REPORT, SUMMARY, RunFolder
 from codauc.runs.named_settings import settings_with_options
+from codauc.runs.settings import CONFIG, RunSettings
 
 Options = dict[str, Any]
 
@@ -37,6 +40,7 @@ def train(options: Options) -> int:
             tensorboard=options["tensorboard"],
             profile=options["profile"],
             callbacks=[_callback(path) for path in options["callback"]],
+            words=partial(in_options, known=parsers()[1]["train"].options),
         )
     if not summary:  # under torchrun: another worker prints
         return 0
@@ -234,6 +238,8 @@ def baselines(options: Options) -> int:
     from codauc.reproduce.baselines import SEEDS_HEADER, Baselines, seed_rows
     from codauc.training.directory_claim import new_directory
 
+    if options["run"] is not None:
+        return _beside(options)
     settings, seeds = settings_of(options), options["seeds"]
     if seeds < 1:
         raise ValueError(f"--seeds {seeds}: expected at least 1.")
@@ -261,6 +267,25 @@ def baselines(options: Options) -> int:
         say_json([dict(zip(SEEDS_HEADER, row, strict=True)) for row in rows])
     else:
         say(table(SEEDS_HEADER, rows))
+    return 0
+
+
+def _beside(options: Options) -> int:
+    """Fit models of other libraries to the rows of a run, whose report then compares them."""
+    from codauc.reproduce.baselines import Baselines
+
+    typed = sorted(name.rpartition(".")[2].replace("_", "-") for name in options if "." in name)
+    if typed or options["config"] or options["out"] or options["seeds"] != 1:
+        raise ValueError(
+            f"--run {options['run']} has its own settings and directory: expected neither DATA nor "
+            f"other settings with it{': got ' + ', '.join(typed) if typed else ''}; leave them out."
+        )
+    run = RunFolder(options["run"])
+    settings = RunSettings.from_dict(run.config(), str(run / CONFIG), trust=True)  # builds nothing
+    how = {key: options[key] for key in ("resume", "overwrite")}
+    quiet = options["quiet"] or options["json"]
+    others = Baselines(settings, run / "baselines", **how, quiet=quiet).beside(run)
+    _say_compared([run, *map(RunFolder, others)], run / REPORT, options)
     return 0
 
 

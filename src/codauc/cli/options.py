@@ -36,7 +36,8 @@ HistGradientBoosting and, where installed, LightGBM, CatBoost and XGBoost to the
 of a table; print one table with paired intervals.
 
   codauc baselines fraud.csv --target is_fraud --simulate 4
-  codauc baselines fraud.csv --target is_fraud --seeds 5""",
+  codauc baselines fraud.csv --target is_fraud --seeds 5
+  codauc baselines --run runs/fraud-1""",
     "evaluate": """the AUC of a run's model on other data
 Score labelled data with a run's model; print the AUC with its interval.
 
@@ -167,6 +168,8 @@ def _training(command: Parser, *, full: bool, baselines: bool) -> None:
     if baselines:
         add("--seeds", "repeat with so many seeds, each with splits of its own (%(default)s)", "N",
             type=int, default=1)  # fmt: skip
+        add("--run", "fit only models of other libraries, to the rows of this run; its report then "
+            "compares them", "RUN")  # fmt: skip
     else:
         add("--tensorboard", "also write events for TensorBoard")
         add("--profile", "measure where the time goes: a table, profile.json, a part of the "

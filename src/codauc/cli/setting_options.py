@@ -31,7 +31,8 @@ def add_setting(group: Any, each: Setting, dest: str, *, hidden: bool = False) -
         group.add_argument(dest, metavar=each.option, nargs="?", **known)
         return
     if each.kind == "bool" and each.metavar is None:
-        known["action"] = "store_true"
+        both = each.default is None  # it may be said, denied, or left open
+        known["action"] = argparse.BooleanOptionalAction if both else "store_true"
     else:
         known |= {"type": _READERS[each.kind], "metavar": each.metavar}
     if each.kind == "tuple[int, ...]":
@@ -163,7 +164,7 @@ _QUALIFIED = rf"(?P<table>{'|'.join(TABLES)})\.(?P<field>[a-z_]+)\b=?"
 _PLAIN = r"(?P<argument>[a-z_]+)="
 _TEXT = r"'(?:[^'\\]|\\.)*'|" + r'"(?:[^"\\]|\\.)*"'
 _LIST = rf"\[(?:(?:{_TEXT})(?:, )?)*\]|\((?:(?:{_TEXT}),? ?)*\)"
-_VALUE = rf"(?P<value>True\b|{_TEXT}|{_LIST})?"
+_VALUE = rf"(?P<value>True\b|False\b|{_TEXT}|{_LIST})?"
 _NAMED = re.compile(rf"(?<![\w./-])(?:{_QUALIFIED}|{_PLAIN}){_VALUE}")
 
 
@@ -187,6 +188,9 @@ def in_options(message: str, known: Collection[str]) -> str:
             return found[0]
         if found["value"] is None:
             return f"{option} " if found[0].endswith("=") else option
+        if found["value"] == "False":
+            opposite = option.replace("--", "--no-", 1)
+            return opposite if opposite in known else f"{option} False"
         return option if found["value"] == "True" else f"{option} {_typed(found['value'])}"
 
     return _NAMED.sub(translated, message)

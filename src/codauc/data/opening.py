@@ -16,6 +16,7 @@ from torch import Tensor
 
 from codauc._internal.checks import warn
 from codauc.data.binary_labels import thin_negatives
+from codauc.data.column_record import target_notes
 from codauc.data.data_settings import DataSettings
 from codauc.data.dataset import DataSet, Part
 from codauc.data.fingerprint import Marks, file_marks, row_marks, total
@@ -24,9 +25,9 @@ from codauc.data.image_sources import (
     SAMPLE,
     NamedImages,
     Samples,
-    binary_labels,
     is_pattern,
     known_labels,
+    positive_classes,
     read_images,
 )
 from codauc.data.in_memory import IN_MEMORY, InMemory, cannot_be_found_again
@@ -88,6 +89,7 @@ def open_whole(
         request = TableRequest(
             encoder=encoder,
             nan=settings.nan,
+            **{name: getattr(settings, name) for name in _WRITTEN},
             own=settings.own,
             drop=settings.drop,
             target=settings.target,
@@ -157,8 +159,19 @@ def _split(settings: DataSettings, seed: int, *, own_test: bool) -> Split | None
     return Split(test, settings.validation, seed, settings.group, settings.time)
 
 
+_WRITTEN = ("decimal", "dayfirst", "na_values", "encoding")
 # What the settings of data and the request to read a table have in common.
-_SHARED = ("target", "categories", "drop", "keep_negatives", "silo", "skew", "own", "nan")
+_SHARED = (
+    "target",
+    "categories",
+    "drop",
+    "keep_negatives",
+    "silo",
+    "skew",
+    "own",
+    "nan",
+    *_WRITTEN,
+)
 
 
 def _open_table(
@@ -195,7 +208,7 @@ def _open_table(
     opened = DataSet.of_table(
         parts["train"], parts.get("validation"), parts.get("test"), settings.watch
     )
-    return replace(opened, hints=hints)
+    return replace(opened, hints=(*hints, *target_notes(parts["train"].columns)))
 
 
 def _hints(parts: dict[str, Part]) -> tuple[str, ...]:
@@ -226,6 +239,7 @@ def _own_test(
         own=own,
         seed=request.seed,
         nan=request.nan,
+        **{name: getattr(request, name) for name in _WRITTEN},
         progress=request.progress,
     )
     source = source.replace("{rank}", str(group.rank)) if own else source
@@ -243,7 +257,8 @@ def _own_test(
 def _open_images(settings: DataSettings, group: Group, seed: int) -> DataSet:
     images = together(group, lambda: _read_once(settings, group), "start")
     classes, train, test = images.classes, images.train, images.test
-    labels = together(group, lambda: binary_labels(settings, train.y, classes), "start")
+    flags, hints = together(group, lambda: positive_classes(settings, train.y, classes), "start")
+    labels = flags[train.y]
     compare(group, {"labels": labels, "source": len(train.x)}, torch.device("cpu"))
     split = _split(settings, seed, own_test=test is not None)
     by = _image_groups(settings, group) if split else None
@@ -265,7 +280,7 @@ def _open_images(settings: DataSettings, group: Group, seed: int) -> DataSet:
         held_out = [name for name in PARTS[1:] if getattr(split, name)]
         parts |= {name: part(train, labels, rows[name]) for name in held_out}
     if test is not None:
-        test_labels = binary_labels(settings, test.y, classes)
+        test_labels = flags[test.y]
         parts["test"] = part(test, test_labels, torch.arange(len(test_labels)))
     positive = {classes[i] for i in torch.unique(train.y[labels]).tolist()}
     return DataSet(
@@ -276,6 +291,7 @@ def _open_images(settings: DataSettings, group: Group, seed: int) -> DataSet:
         tuple(name for name in classes if name not in positive),
         tuple(as_rows(parts["train"].x).gather(torch.tensor([0])).shape[1:]),
         settings.watch,
+        hints,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import time
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
@@ -90,6 +91,7 @@ class Job:
     tensorboard: bool
     profile: bool
     callbacks: tuple[Callback, ...]
+    words: Callable[[str], str] = str  # of messages that name arguments
     memory: InMemory | None = None  # the data, unless the settings name them
 
     def work(self, group: Group) -> dict[str, Any] | None:
@@ -118,7 +120,7 @@ class Job:
         opened = open_data(self.settings.data, group, self.settings.seed, memory=self.memory)
         if group.rank == 0:
             for line in summary_lines(opened.train.columns):
-                self.say(line)
+                self.say(self.words(line))
         data = identity(opened, group)
         settings = resolve_settings(self.settings, opened, group.size)
         together(group, lambda: _try_model(settings), "start")  # before an existing run is lost

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ def train(
     tensorboard: bool = False,
     profile: bool = False,
     callbacks: Sequence[Callback] = (),
+    words: Callable[[str], str] = str,
     **settings: Any,
 ) -> RunSummary:
     """Train a network on `data`, into the directory `out`.
@@ -52,6 +53,7 @@ def train(
         tensorboard: also write events for TensorBoard.
         profile: also write profile.json and trace.json, which say where the time went.
         callbacks: called in worker 0.
+        words: turns messages that name arguments into those of another way in, as the command's.
         settings: by the names of the options of `codauc train`, with underscores, such as
             `target="y"`, `drop=["id"]`, `steps=500`, `workers=4, simulate=True`. `target` is the
             column of labels; of an array, or beside a frame, it is the labels themselves, one per
@@ -77,7 +79,7 @@ def train(
     if profile and chosen.communication.simulate:
         prepare()
     silent = not in_notebook() if quiet is None else quiet
-    options = (resume, overwrite, silent, tensorboard, profile, tuple(callbacks))
+    options = (resume, overwrite, silent, tensorboard, profile, tuple(callbacks), words)
     place, requests = None if out is None else str(out), Requests(partial(_on_stop, silent))
     return RunSummary(start(Job(chosen, requests, place, *options, memory)))
 
