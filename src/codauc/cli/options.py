@@ -9,9 +9,10 @@ from typing import Any, NoReturn
 
 from codauc._internal.setting_types import declared
 from codauc._internal.terminal import message_lines
-from codauc.cli.setting_options import TABLES, add_setting, read_list, settings_with_options
+from codauc.cli.setting_options import add_setting, read_list
 from codauc.reproduce.demo_settings import DemoSettings
 from codauc.reproduce.study import SCALES
+from codauc.runs.named_settings import TABLES, settings_with_options
 from codauc.version import __version__
 
 # Groups of options are called as their tables of settings, but for these.
@@ -35,7 +36,8 @@ HistGradientBoosting and, where installed, LightGBM, CatBoost and XGBoost to the
 of a table; print one table with paired intervals.
 
   codauc baselines fraud.csv --target is_fraud --simulate 4
-  codauc baselines fraud.csv --target is_fraud --seeds 5""",
+  codauc baselines fraud.csv --target is_fraud --seeds 5
+  codauc baselines --run runs/fraud-1""",
     "evaluate": """the AUC of a run's model on other data
 Score labelled data with a run's model; print the AUC with its interval.
 
@@ -192,6 +194,8 @@ def _training(command: Parser, *, full: bool, baselines: bool) -> None:
     if baselines:
         add("--seeds", "repeat with so many seeds, each with splits of its own (%(default)s)", "N",
             type=int, default=1)  # fmt: skip
+        add("--run", "fit only models of other libraries, to the rows of this run; its report then "
+            "compares them", "RUN")  # fmt: skip
     else:
         add("--tensorboard", "also write events for TensorBoard")
         add("--profile", "measure where the time goes: a table, profile.json, a part of the "

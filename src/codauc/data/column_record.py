@@ -114,6 +114,12 @@ def _notes(records: Sequence[ColumnRecord], most: int = 5) -> list[str]:
     return lines + shown
 
 
+def target_notes(records: Iterable[ColumnRecord]) -> list[str]:
+    """What a person should know of the labels."""
+    targets = [record for record in records if record.kind == "target"]
+    return [f"Column {record.name!r}: {text}." for record in targets for text in record.notes]
+
+
 def record_rows(records: Sequence[ColumnRecord]) -> tuple[list[str], list[list[str]]]:
     """The header and the rows of a table of all columns."""
     header = ["column", "kind", "missing", "levels", "examples", "notes"]
