@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -130,6 +130,12 @@ class Encoder:
         """What each column is: "number", "time" or "category"."""
         numbers = {number.name: "time" if number.time else "number" for number in self.numbers}
         return numbers | dict.fromkeys((c.name for c in self.categories), "category")
+
+    def chosen(self, columns: Columns) -> Columns:
+        """The columns without those that were left out, in the order of training."""
+        numbers = tuple(number.name for number in self.numbers)
+        categories = tuple(category.name for category in self.categories)
+        return replace(columns, numbers=numbers, categories=categories, parts=self.parts)
 
     def means(self) -> Floats:
         """The numbers' means."""
