@@ -18,15 +18,17 @@ from codauc._internal.imports import imported_class, importing_from_here
 from codauc._internal.terminal import printable, printable_lines
 from codauc._internal.text_table import table
 from codauc.cli.options import parsers
-from codauc.cli.setting_options import in_options, settings_of, settings_with_options
+from codauc.cli.setting_options import in_options, settings_of
 from codauc.runs.directory import PROFILE, REPORT, SUMMARY, RunFolder
+from codauc.runs.named_settings import settings_with_options
+from codauc.runs.settings import CONFIG, RunSettings
 
 Options = dict[str, Any]
 
 
 def train(options: Options) -> int:
     """Train, print the result, and name the report."""
-    from codauc.training.run import train as run
+    from codauc.training.train_call import train as run
 
     settings = settings_of(options)
     with importing_from_here([settings.model.name, *options["callback"]]):
@@ -130,32 +132,15 @@ def _callback(path: str) -> Any:
 
 def _result(summary: dict[str, Any]) -> list[str]:
     from codauc.report.run_page import FEW_POSITIVES, too_good
+    from codauc.report.run_summary import few_positives, outcome_lines
 
     known = [each.option for _, each in settings_with_options()]
     lines = [printable(f"Note: {in_options(note, known)}") for note in summary["notes"]]
     if 0 < summary["test_positives"] < FEW_POSITIVES:
-        lines.append(f"Note: only {summary['test_positives']} test positives: a wide interval.")
+        lines.append(f"Note: {few_positives(summary['test_positives'])}")
     if doubt := too_good(summary["test_auc"]):
         lines.append(f"Note: {doubt}")
-    if summary["interrupted"]:
-        lines.append(f"Interrupted after {summary['steps']} steps; the best model is kept.")
-    if summary["test_auc"] is None:
-        auc = summary["validation_auc"]
-        text = "no validation set either" if auc is None else f"validation AUC {auc:.4f}"
-        return [*lines, f"No test {'AUC' if summary['test_samples'] else 'set'}; {text}."]
-    cost = f"{summary['steps']} steps, {summary['seconds']:.0f} s"
-    if len(summary["workers"]) > 1:
-        cost += (
-            f", {summary['rounds']} rounds, {summary['bytes_per_worker'] / 1e6:.1f} MB per worker"
-        )
-    return [
-        *lines,
-        f"Test AUC {summary['test_auc']:.4f} (95% interval {summary['auc_low']:.4f} to "
-        f"{summary['auc_high']:.4f}), average precision {summary['average_precision']:.4f}; "
-        f"{summary['test_samples']} samples, {summary['test_positives']} positive.",
-        f"Trained on {summary['train_samples']} samples, {summary['pos_ratio']:.2%} positive: "
-        f"{cost}.",
-    ]
+    return [*lines, *outcome_lines(summary)]
 
 
 def evaluate(options: Options) -> int:
@@ -244,6 +229,15 @@ def _say_compared(runs: list[RunFolder], page: Path, options: Options) -> None:
             say(f"Picture: {page}")
 
 
+def plan(options: Options) -> int:
+    """Print what ways to train on several workers would send, and how long they would take."""
+    from codauc.cli.plan_command import plan_text
+
+    text, values = plan_text(options)
+    say_json(values) if options["json"] else say(text)
+    return 0
+
+
 def report(options: Options) -> int:
     """Write a run's report anew."""
     from codauc.report.run_page import page
@@ -279,6 +273,8 @@ def baselines(options: Options) -> int:
     from codauc.reproduce.baselines import SEEDS_HEADER, Baselines, seed_rows
     from codauc.training.directory_claim import new_directory
 
+    if options["run"] is not None:
+        return _beside(options)
     settings, seeds = settings_of(options), options["seeds"]
     if seeds < 1:
         raise ValueError(f"--seeds {seeds}: expected at least 1.")
@@ -306,6 +302,25 @@ def baselines(options: Options) -> int:
         say_json([dict(zip(SEEDS_HEADER, row, strict=True)) for row in rows])
     else:
         say(table(SEEDS_HEADER, rows))
+    return 0
+
+
+def _beside(options: Options) -> int:
+    """Fit models of other libraries to the rows of a run, whose report then compares them."""
+    from codauc.reproduce.baselines import Baselines
+
+    typed = sorted(name.rpartition(".")[2].replace("_", "-") for name in options if "." in name)
+    if typed or options["config"] or options["out"] or options["seeds"] != 1:
+        raise ValueError(
+            f"--run {options['run']} has its own settings and directory: expected neither DATA nor "
+            f"other settings with it{': got ' + ', '.join(typed) if typed else ''}; leave them out."
+        )
+    run = RunFolder(options["run"])
+    settings = RunSettings.from_dict(run.config(), str(run / CONFIG), trust=True)  # builds nothing
+    how = {key: options[key] for key in ("resume", "overwrite")}
+    quiet = options["quiet"] or options["json"]
+    others = Baselines(settings, run / "baselines", **how, quiet=quiet).beside(run)
+    _say_compared([run, *map(RunFolder, others)], run / REPORT, options)
     return 0
 
 

@@ -7,25 +7,15 @@ import ast
 import re
 import shlex
 import tomllib
-from collections.abc import Collection, Iterator
-from dataclasses import fields, replace
+from collections.abc import Collection
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from codauc._internal.files import read_text
-from codauc._internal.setting_types import Setting, declared
-from codauc.runs.settings import CONFIG, PERIODS, Recipe, RecipeSettings, RunSettings, first_period
-
-# The tables of config.toml and the classes that declare them; "run" is what is above the tables.
-_CLASSES: dict[str, Any] = {each.name: each.default_factory for each in fields(RunSettings)}
-TABLES = {name: kind for name, kind in _CLASSES.items() if isinstance(kind, type)}
-TABLES |= {"recipe": Recipe, "run": RunSettings}
-
-
-def settings_with_options() -> Iterator[tuple[str, Setting]]:
-    """Every setting that has an option, with the name of its table."""
-    for table, kind in TABLES.items():
-        yield from ((table, each) for each in declared(kind) if each.option)
+from codauc._internal.setting_types import Setting
+from codauc.runs.named_settings import TABLES, settings_with_options
+from codauc.runs.settings import CONFIG, PERIODS, RecipeSettings, RunSettings, first_period
 
 
 def add_setting(group: Any, each: Setting, dest: str, *, hidden: bool = False) -> None:

@@ -30,6 +30,7 @@ from codauc.data.image_sources import (
     positive_classes,
     read_images,
 )
+from codauc.data.in_memory import IN_MEMORY, InMemory, cannot_be_found_again
 from codauc.data.repeated_values import split_hints
 from codauc.data.rows import as_rows
 from codauc.data.shards import ShardCount, even_shards, skewed_shards
@@ -43,17 +44,23 @@ from codauc.workers.group import Group
 
 
 def open_data(
-    settings: DataSettings, group: Group, seed: int = 0, progress: Progress | None = None
+    settings: DataSettings,
+    group: Group,
+    seed: int = 0,
+    progress: Progress | None = None,
+    memory: InMemory | None = None,
 ) -> DataSet:
     """A worker's part of what `settings` name: a table, arrays, images in folders or archives.
+
+    What is in memory is given as `memory`.
 
     Which samples are for training, validation and testing is decided by `seed` and the labels, not
     by the number of workers. What is learnt of a table's columns comes from the training part.
     """
     if settings.own:
         settings = replace(settings, source=settings.source.replace("{rank}", str(group.rank)))
-    if together(group, lambda: is_table(settings), "start"):
-        found = _open_table(settings, group, seed, progress)
+    if memory is not None or together(group, lambda: is_table(settings), "start"):
+        found = _open_table(settings, group, seed, progress, memory)
     elif refused := _only_of_tables(settings):
         raise ValueError(f"{refused} with images: expected a table; leave it out.")
     else:
@@ -99,6 +106,8 @@ def open_whole(
 def is_table(settings: DataSettings) -> bool:
     """Whether the source is a table or an array, not images; raise if there is no such source."""
     path = Path(settings.source)
+    if settings.source == IN_MEMORY:
+        raise cannot_be_found_again()
     if settings.images is not None or settings.source == SAMPLE or is_pattern(settings.source):
         return False
     if not path.exists():
@@ -166,14 +175,19 @@ _SHARED = (
 
 
 def _open_table(
-    settings: DataSettings, group: Group, seed: int, progress: Progress | None
+    settings: DataSettings,
+    group: Group,
+    seed: int,
+    progress: Progress | None,
+    memory: InMemory | None,
 ) -> DataSet:
     if settings.target is None:
-        raise ValueError(
-            f"{settings.source} is a table: name its column of labels with target=COLUMN."
-        )
+        what = settings.source if memory is None else "the frame"
+        raise ValueError(f"{what} is a table: name its column of labels with target=COLUMN.")
     split = _split(settings, seed, own_test=settings.test is not None)
     shared: dict[str, Any] = {name: getattr(settings, name) for name in _SHARED}
+    if memory is not None and memory.labels is not None:
+        shared["target"] = memory.labels
     positive = settings.positive or None
     request = TableRequest(
         **shared,
@@ -184,11 +198,13 @@ def _open_table(
         examine=split is not None and split.by is None,
     )
     names = ["train", *(part for part in PARTS[1:] if split is not None and getattr(split, part))]
-    parts = read_parts(settings.source, request, names, group)
+    source = settings.source if memory is None else memory.source
+    parts = read_parts(source, request, names, group)
     hints = _hints(parts)
     parts = {name: replace(part, examined=None) for name, part in parts.items()}
     if settings.test is not None:
-        parts["test"] = _own_test(settings, request, parts["train"].encoder, group)
+        own = None if memory is None else memory.test
+        parts["test"] = _own_test(settings, request, parts["train"].encoder, group, own)
     opened = DataSet.of_table(
         parts["train"], parts.get("validation"), parts.get("test"), settings.watch
     )
@@ -204,14 +220,20 @@ def _hints(parts: dict[str, Part]) -> tuple[str, ...]:
 
 
 def _own_test(
-    settings: DataSettings, request: TableRequest, encoder: Encoder | None, group: Group
+    settings: DataSettings,
+    request: TableRequest,
+    encoder: Encoder | None,
+    group: Group,
+    memory: InMemory | None,
 ) -> Part:
-    """The test set that is a file of its own."""
+    """The test set that is a file of its own, or in memory."""
     source = str(settings.test)
+    if memory is None and source == IN_MEMORY:
+        raise cannot_be_found_again()
     own = settings.own and "{rank}" in source
     request = TableRequest(
         # an array's labels are a file or an array of its own
-        target=settings.target if source.endswith(".npy") else None,
+        target=settings.target if source.endswith(".npy") else getattr(memory, "labels", None),
         positive=request.positive,
         encoder=encoder,
         own=own,
@@ -221,7 +243,8 @@ def _own_test(
         progress=request.progress,
     )
     source = source.replace("{rank}", str(group.rank)) if own else source
-    part = read_parts(source, request, ["train"], group)["train"]
+    found = source if memory is None else memory.source
+    part = read_parts(found, request, ["train"], group)["train"]
     for note in part.notes if group.rank == 0 else ():
         warn(f"{settings.test}: {note}")
     if part.y is None:
