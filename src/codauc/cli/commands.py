@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from codauc._internal.checks import listed
 from codauc._internal.files import whole_file
 from codauc._internal.imports import imported_class, importing_from_here
 from codauc._internal.terminal import printable, printable_lines
@@ -55,6 +56,31 @@ def train(options: Options) -> int:
     if summary.get("stopped"):
         return 0 if summary["saved"] else 1
     return 130 if summary.get("interrupted") else 0
+
+
+def inspect(options: Options) -> int:
+    """Print how every column of a table would be read, and what is unusual."""
+    from codauc.data.column_record import record_rows, to_json
+    from codauc.data.opening import open_data
+    from codauc.metrics.single_columns import with_deciding_columns
+    from codauc.workers.group import LocalGroup
+
+    settings = settings_of(options)
+    opened = with_deciding_columns(open_data(settings.data, LocalGroup(), settings.seed))
+    records = opened.train.columns
+    parts = {"train": opened.train, "validation": opened.validation, "test": opened.test}
+    rows = {name: part.samples for name, part in parts.items() if part is not None}
+    if options["json"]:
+        target = {"positive": opened.positive, "negative": opened.negative[:20]}
+        say_json({**to_json(records), **target, "rows": rows, "notes": opened.hints})
+        return 0
+    known = parsers()[1]["train"].options
+    text = [table(*record_rows(records), left=(0, 1, 4, 5)), ""] if records else []
+    counts = ", ".join(f"{count:,} {name}" for name, count in rows.items())
+    text.append(f"Rows: {counts}; {opened.train.pos_ratio:.2%} of the training rows positive.")
+    text.append(f"Positive: {listed(opened.positive)}; negative: {listed(opened.negative)}.")
+    say(in_options("\n".join([*text, *(f"Note: {hint}" for hint in opened.hints)]), known))
+    return 0
 
 
 def _profile(folder: RunFolder) -> list[str]:

@@ -29,6 +29,11 @@ run holds the settings, the history, the model, the AUC of the test set and a re
   codauc train cifar-10-binary.tar.gz --positive half --keep-negatives 0.4 --simulate 4
   codauc train --config runs/fraud-1/config.toml --seed 1 --out runs/again
   codauc train --resume --out runs/fraud-1""",
+    "inspect": """how the columns of a table are read, without training
+Print for each column what it is taken for, the share of missing values, examples and
+what is unusual: ids and texts that are left out, columns that decide alone.
+
+  codauc inspect fraud.csv --target is_fraud""",
     "baselines": """compare with other ways to train and with other libraries
 Train the same network with CoDA, PPD-SG on one worker, NP-PPD-SG, one-shot averaging and
 cross-entropy (data parallel; local steps), on simulated workers; fit logistic regression,
@@ -130,6 +135,7 @@ def parsers(*, full: bool = False) -> tuple[Parser, dict[str, Parser]]:
     commands: dict[str, Parser] = dict(made.choices)
     for name in ("train", "baselines"):
         _training(commands[name], full=full, baselines=name == "baselines")
+    _inspect(commands["inspect"])
     _reproduce(commands["reproduce"])
     for each in declared(DemoSettings):
         add_setting(commands["demo"], each, each.name)
@@ -202,6 +208,14 @@ def _training(command: Parser, *, full: bool, baselines: bool) -> None:
             "report, and trace.json of a few steps; the model stays the same")  # fmt: skip
         own = {"action": "append", "default": []}
         add("--callback", "a codauc.Callback of your own", "MODULE:CLASS", **own)
+
+
+def _inspect(command: Parser) -> None:
+    """The options that say how data are read."""
+    for table, each in settings_with_options():
+        if table == "data" or each.name == "seed":
+            add_setting(command, each, f"{table}.{each.name}")
+    _add(command, *_JSON)
 
 
 def _using_runs(commands: dict[str, Parser]) -> None:

@@ -35,9 +35,21 @@ def add_setting(group: Any, each: Setting, dest: str, *, hidden: bool = False) -
         known["action"] = argparse.BooleanOptionalAction if both else "store_true"
     else:
         known |= {"type": _READERS[each.kind], "metavar": each.metavar}
+        known["action"] = _Once
     if each.kind == "tuple[int, ...]":
         known["nargs"] = "+"
     group.add_argument(each.option, dest=dest, **known)
+
+
+class _Once(argparse.Action):
+    """Keeps a value; a second one is an error, as one of the two would be lost in silence."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option: str | None = None) -> None:
+        """Called by the parser."""
+        if hasattr(namespace, self.dest):
+            joined = " with commas between" if self.type is read_list else ""
+            parser.error(f"{option} was given twice: expected it once{joined}.")
+        setattr(namespace, self.dest, values)
 
 
 def settings_of(options: dict[str, Any]) -> RunSettings:

@@ -17,6 +17,7 @@ from codauc.data.column_record import summary_lines, to_json
 from codauc.data.dataset import DataSet
 from codauc.data.in_memory import IN_MEMORY, InMemory, cannot_be_found_again
 from codauc.data.opening import open_data
+from codauc.metrics.single_columns import with_deciding_columns
 from codauc.models import build
 from codauc.models.model_file import save_model
 from codauc.report.run_page import page
@@ -119,6 +120,7 @@ class Job:
             self.say(f"Reading {what} ...")
         opened = open_data(self.settings.data, group, self.settings.seed, memory=self.memory)
         if group.rank == 0:
+            opened = with_deciding_columns(opened)
             for line in summary_lines(opened.train.columns):
                 self.say(self.words(line))
         data = identity(opened, group)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -193,9 +193,7 @@ def same_columns(
             f"{path} has images of {list(shape)} pixels: expected {list(encoder.shape)} as in "
             "training."
         )
-    numbers = tuple(number.name for number in encoder.numbers)
-    categories = tuple(category.name for category in encoder.categories)
-    return replace(columns, numbers=numbers, categories=categories, parts=encoder.parts)
+    return encoder.chosen(columns)
 
 
 def no_column(path: str, name: str, names: Sequence[str]) -> str:

@@ -116,7 +116,7 @@ class CSVTable(TableSource):
         for name, values in texts.items():
             there = [value for value in values if value not in self._missing]
             self.examples[name] = few_examples(there)
-            if name in self._notations:
+            if name in self._notations and not all(map(str.isdigit, there)):
                 self.how[name] = self._notations[name].text
             if self._types[name] != pa.string():
                 odd = dict.fromkeys(value for value in there if value in NO_NUMBER)

@@ -131,15 +131,11 @@ class Encoder:
         numbers = {number.name: "time" if number.time else "number" for number in self.numbers}
         return numbers | dict.fromkeys((c.name for c in self.categories), "category")
 
-    def inputs_among(self, columns: Columns) -> Columns:
-        """The columns that are inputs, without those that were left out by what they hold."""
-        known = self.kinds()
-        return replace(
-            columns,
-            numbers=tuple(name for name in columns.numbers if name in known),
-            categories=tuple(name for name in columns.categories if name in known),
-            parts=tuple(part for part in columns.parts if part in self.parts),
-        )
+    def chosen(self, columns: Columns) -> Columns:
+        """The columns without those that were left out, in the order of training."""
+        numbers = tuple(number.name for number in self.numbers)
+        categories = tuple(category.name for category in self.categories)
+        return replace(columns, numbers=numbers, categories=categories, parts=self.parts)
 
     def means(self) -> Floats:
         """The numbers' means."""

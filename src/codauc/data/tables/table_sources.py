@@ -169,10 +169,10 @@ class FromTable:
             self._later = KeptRows(self.options.memory, self.options.folder)
             aside = one_of(later), self._later
         masks = [] if mask is None else [mask, *([] if aside is None else [aside[0]])]
-        columns = self.columns.inputs_and_target
+        used = self.columns if encoder is None else encoder.chosen(self.columns)
+        columns = used.inputs_and_target
         batches = kept.read(columns) if kept else all_rows(self.table, columns, masks)
         chosen = chosen_rows(batches, mask, aside)
-        used = self.columns if encoder is None else encoder.inputs_among(self.columns)
         return scan_table(self.table, chosen, used, self.options, encoder)
 
 
