@@ -67,7 +67,8 @@ def open_data(
 def _only_of_tables(settings: DataSettings) -> str | None:
     """A setting that images do not have; a group they have if a table names them."""
     group = settings.group if settings.images is None else None
-    asked = {"silo": settings.silo, "own": settings.own, "group": group, "time": settings.time}
+    asked = {"silo": settings.silo, "own": settings.own, "group": group}
+    asked |= {"time": settings.time, "weight": settings.weight}
     return next((name for name, value in asked.items() if value), None)
 
 
@@ -149,7 +150,7 @@ def _split(settings: DataSettings, seed: int, *, own_test: bool) -> Split | None
 
 
 # What the settings of data and the request to read a table have in common.
-_SHARED = ("target", "categories", "drop", "keep_negatives", "silo", "skew", "own", "nan")
+_SHARED = ("target", "categories", "drop", "keep_negatives", "silo", "skew", "own", "weight", "nan")
 
 
 def _open_table(
@@ -203,6 +204,7 @@ def _own_test(
         encoder=encoder,
         own=own,
         seed=request.seed,
+        weight=request.weight,
         nan=request.nan,
         progress=request.progress,
     )

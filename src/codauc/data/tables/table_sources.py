@@ -107,7 +107,8 @@ class FromTable:
 
     def numbers(self, name: str, what: str) -> Floats:
         """The numbers, or dates as numbers, in a column of all rows; none may be missing."""
-        if self.table.kinds[name] not in ("number", "time"):
+        kinds = ("number", "time", "duration") if what == "time" else ("number",)
+        if self.table.kinds[name] not in kinds:
             raise ValueError(
                 f"{self.path}, column {name!r} holds texts: expected numbers"
                 f"{' or dates' if what == 'time' else ''} for the {what}; name another column."
