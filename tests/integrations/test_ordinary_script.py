@@ -75,7 +75,7 @@ def test_schedulers_multiply_the_dual_step_and_do_not_replace_it():
     x, y = data(64)
     sizes = []
     for _ in range(9):
-        before = loss.a.clone(), loss.class_ratios[0]
+        before = loss.a.clone(), loss.pos_ratio
         loss(model(x), y).backward()
         share, _, mean, _ = loss.batch_means()
         factor = opt.step_size / 0.01

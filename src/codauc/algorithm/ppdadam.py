@@ -66,6 +66,9 @@ class PPDAdam(PPDSG):
     ) -> None:
         self.betas, self.eps = _betas(betas), real("eps", eps, above=0, remedy="use 1e-8")
         self.dual_lr = real("dual_lr", dual_lr, above=0, remedy="use for example 0.1")
+        for group in params if isinstance(params, list | tuple) else ():
+            if isinstance(group, dict) and "momentum" in group:
+                raise ValueError("parameter group with momentum: PPDAdam has betas instead.")
         super().__init__(
             model,
             loss,

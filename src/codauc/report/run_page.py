@@ -117,7 +117,7 @@ def meaning(auc: float) -> str:
     return f"A random positive scores above a random negative {often} (ties count half)."
 
 
-def too_good(auc: float | None) -> str:
+def too_good(auc: float | None, drop: str = "--drop COLUMN", group: str = "--group COLUMN") -> str:
     """What to check where the test AUC is higher than honest data usually allow; else nothing.
 
     >>> too_good(0.98), "unusual" in too_good(0.9995)
@@ -127,9 +127,9 @@ def too_good(auc: float | None) -> str:
         return ""
     return (
         f"A test AUC of {formats.auc_text(auc)} is unusual. Check whether a column tells the label "
-        "itself, or is known only after it (leave it out with --drop COLUMN), and whether rows of "
+        f"itself, or is known only after it (leave it out with {drop}), and whether rows of "
         "the same person, device or event are on both sides of the split (keep them together with "
-        "--group COLUMN)."
+        f"{group})."
     )
 
 
