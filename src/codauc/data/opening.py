@@ -184,8 +184,11 @@ def _open_table(
     memory: InMemory | None,
 ) -> DataSet:
     if settings.target is None:
-        what = settings.source if memory is None else "the frame"
-        raise ValueError(f"{what} is a table: name its column of labels with target=COLUMN.")
+        if memory is not None:
+            raise memory.no_target()
+        raise ValueError(
+            f"{settings.source} is a table: name its column of labels with target=COLUMN."
+        )
     split = _split(settings, seed, own_test=settings.test is not None)
     shared: dict[str, Any] = {name: getattr(settings, name) for name in _SHARED}
     if memory is not None and memory.labels is not None:

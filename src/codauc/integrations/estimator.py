@@ -228,7 +228,7 @@ class AUCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """The log-odds of the positive class, shape [N]; AUC and order are those of the logits."""
         check_is_fitted(self, "module_")
         x = read_table(self._rows(X, reset=False), encoder=self.encoder_, nan="missing").x
-        module = _to_predict(self.module_, self.encoder_, self.device)
+        module = _to_predict(self.module_, self.encoder_, str(self.device))
         return self.calibration_.log_odds(logits_of(module, x))
 
     def predict_proba(self, X: Any) -> Array:

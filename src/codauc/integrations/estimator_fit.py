@@ -81,7 +81,7 @@ def run_settings(estimator: Any, seed: int) -> RunSettings:
         ),
         CommunicationSettings(e.workers, e.simulate, e.sync_every),
         seed=seed,
-        device=e.device,
+        device=str(e.device) if isinstance(e.device, torch.device) else e.device,
     )
 
 
