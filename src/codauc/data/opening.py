@@ -170,6 +170,7 @@ _SHARED = (
     "skew",
     "own",
     "nan",
+    "unlabelled",
     *_WRITTEN,
 )
 
