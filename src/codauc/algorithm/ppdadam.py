@@ -92,8 +92,8 @@ class PPDAdam(PPDSG):
         return {**super()._fresh_state(weight), **kept}
 
     def _dual_step_size(self, stage_lr: float) -> float:
-        """`dual_lr`, which stages and schedulers multiply as they do `lr`."""
-        return self.dual_lr * super()._dual_step_size(stage_lr) / self.base_lr
+        """`dual_lr` times the stage's lr over the first lr; schedulers do not touch it."""
+        return self.dual_lr * stage_lr / self.base_lr
 
     def _inner_step(
         self, means: BatchMeans, pos_ratio: Any, inner: InnerVariables, eta: float

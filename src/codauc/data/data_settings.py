@@ -50,6 +50,10 @@ class DataSettings:
         None,
         "column of dates or numbers: the oldest rows are for training, the newest for the test",
         metavar="COLUMN")
+    weight: str | None = setting(
+        None,
+        "column of weights >= 0: how often a row counts, in training and in the AUC; no input",
+        metavar="COLUMN")
     watch: str = setting(
         "validation",
         "set that is evaluated during training; test, as in papers, holds out no validation set "

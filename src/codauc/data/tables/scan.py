@@ -206,16 +206,16 @@ def targets_of(table: TableSource, name: str, column: Any) -> tuple[list[Value],
     return values[:-1], which
 
 
-def filled_numbers(path: str, name: str, what: str, column: Any, rows: Integers) -> Floats:
-    """The numbers of a column, or its dates as numbers; all are there and finite."""
+def filled_numbers(table: Places, name: str, what: str, column: Any, rows: Integers) -> Floats:
+    """The numbers of a column, or its dates as numbers; none is missing, no weight below 0."""
     values = _as_floats(column).astype(np.float64)
-    bad = ~np.isfinite(values)
+    bad = ~np.isfinite(values) | ((values < 0) & (what == "weight"))
     if bad.any():
         at = int(bad.argmax())
-        got = "infinite" if np.isinf(values[at]) else "missing"
+        got = "missing" if np.isnan(values[at]) else f"{values[at]:g}"
         raise ValueError(
-            f"{path}, column {name!r}, row {int(rows[at])}: the {what} is {got}; expected one in "
-            "every row: fill it in, or leave the row out."
+            f"{table.place(name, int(rows[at]))}: the {what} is {got}; expected a finite number "
+            f"{'>= 0 ' if what == 'weight' else ''}in every row: correct it, or leave the row out."
         )
     return values
 

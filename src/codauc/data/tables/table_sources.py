@@ -114,13 +114,14 @@ class FromTable:
 
     def numbers(self, name: str, what: str) -> Floats:
         """The numbers, or dates as numbers, in a column of all rows; none may be missing."""
-        if self.table.kinds[name] not in ("number", "time"):
+        kinds = ("number", "time", "duration") if what == "time" else ("number",)
+        if self.table.kinds[name] not in kinds:
             raise ValueError(
                 f"{self.path}, column {name!r} holds texts: expected numbers"
                 f"{' or dates' if what == 'time' else ''} for the {what}; name another column."
             )
         found = [
-            filled_numbers(self.path, name, what, batch.column(0), rows)
+            filled_numbers(self.table, name, what, batch.column(0), rows)
             for rows, batch in self._column(name)
         ]
         return np.concatenate(found)
