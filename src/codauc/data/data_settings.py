@@ -64,6 +64,9 @@ class DataSettings:
     nan: str = setting(
         "error", "whether NaN is an error or a missing value ({default})",
         choices=("error", "missing"))
+    unlabelled: str = setting(
+        "error", "whether a row without a label is an error or left out ({default})",
+        choices=("error", "drop"))
     decimal: str | None = setting(
         None, "decimal mark of a CSV, where its numbers do not show it", metavar=".|,")
     dayfirst: bool | None = setting(

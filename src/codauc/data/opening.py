@@ -172,6 +172,7 @@ _SHARED = (
     "own",
     "weight",
     "nan",
+    "unlabelled",
     *_WRITTEN,
 )
 

@@ -38,6 +38,7 @@ class TableRequest:
     split: Split | None = None
     seed: int = 0
     nan: str = "error"
+    unlabelled: str = "error"
     decimal: str | None = None
     dayfirst: bool | None = None
     na_values: tuple[str, ...] = ()
@@ -70,6 +71,7 @@ class TableRequest:
                 raise ValueError(f"{name}={value!r}: expected a list of {what}; write [{value!r}].")
             object.__setattr__(self, name, tuple(value))
         choice("nan", self.nan, ("error", "missing"))
+        choice("unlabelled", self.unlabelled, ("error", "drop"))
         if self.decimal is not None:
             choice("decimal", self.decimal, (".", ","))
         whole("memory", self.memory, least=0, remedy="it is in bytes")

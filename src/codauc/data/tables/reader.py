@@ -55,6 +55,7 @@ def read_table(
     weight: Any = None,
     part: str = "train",
     nan: str = "error",
+    unlabelled: str = "error",
     decimal: str | None = None,
     dayfirst: bool | None = None,
     na_values: Sequence[str] = (),
@@ -74,7 +75,8 @@ def read_table(
     Numbers are standardised with the mean and the standard deviation of all workers' rows. Missing
     values become the mean and get a flag; texts become codes (those rarer than 5 times one code for
     all unseen ones). `categories` are columns to take for texts, `drop` columns to leave out;
-    `nan="missing"` takes NaN for missing instead of refusing it. What was learnt of the columns is
+    `nan="missing"` takes NaN for missing instead of refusing it, and `unlabelled="drop"` leaves out
+    rows without a label. What was learnt of the columns is
     `table.encoder`: given as `encoder`, other data is read the same way, with or without labels;
     columns that training did not have are left out with a warning, and `table.notes` say what else
     is odd: columns without a value, and texts that training did not have.
@@ -120,6 +122,7 @@ def read_table(
         weight=weight,
         seed=seed,
         nan=nan,
+        unlabelled=unlabelled,
         decimal=decimal,
         dayfirst=dayfirst,
         na_values=na_values,  # type: ignore[arg-type]
@@ -142,7 +145,7 @@ def read_parts(
     """A worker's share of several parts of a table, the training part first if it is one of them.
 
     A file is read at most twice: for the labels of all rows, if they decide which rows are whose,
-    and for the rows of all parts. A CSV file that fits in the request's memory is read once.
+    and for the rows of all parts. A CSV file of up to 8 times the request's memory is read once.
     """
     opened = together(group, lambda: open_source(source, request), "start")
     _compare(group, opened, request, parts)
@@ -180,6 +183,7 @@ def _compare(group: Group, opened: RowSource, request: TableRequest, parts: Sequ
             name: getattr(request, name)
             for name in (
                 "nan",
+                "unlabelled",
                 "decimal",
                 "dayfirst",
                 "na_values",
