@@ -84,7 +84,7 @@ FILES = {
     "a missing label": (
         csv(changed(y=[0, 1, None, 1])),
         {},
-        r"a\.csv, column 'y', line 4: the label",
+        r"a\.csv, column 'y', line 4: the label is missing in 1 of 4 rows",
     ),
     "a missing text label": (
         csv(changed(y=["n", "y", None, "y"])),

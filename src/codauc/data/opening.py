@@ -75,7 +75,8 @@ def open_data(
 def _only_of_tables(settings: DataSettings) -> str | None:
     """A setting that images do not have; a group they have if a table names them."""
     group = settings.group if settings.images is None else None
-    asked = {"silo": settings.silo, "own": settings.own, "group": group, "time": settings.time}
+    asked = {"silo": settings.silo, "own": settings.own, "group": group}
+    asked |= {"time": settings.time, "weight": settings.weight}
     return next((name for name, value in asked.items() if value), None)
 
 
@@ -169,7 +170,9 @@ _SHARED = (
     "silo",
     "skew",
     "own",
+    "weight",
     "nan",
+    "unlabelled",
     *_WRITTEN,
 )
 
@@ -241,6 +244,7 @@ def _own_test(
         encoder=encoder,
         own=own,
         seed=request.seed,
+        weight=request.weight,
         nan=request.nan,
         **{name: getattr(request, name) for name in _WRITTEN},
         progress=request.progress,
