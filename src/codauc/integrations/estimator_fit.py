@@ -41,7 +41,7 @@ from codauc.runs.settings import (
 from codauc.training.build import make_optimizer, resolve_settings
 from codauc.training.callbacks import Callback, ProgressBar
 from codauc.training.checkpoint_policy import RunControl
-from codauc.training.loop import fit
+from codauc.training.loop import NO_THRESHOLD, fit
 from codauc.training.validation import gathered
 from codauc.workers.group import Group
 from codauc.workers.launcher import launch
@@ -80,6 +80,7 @@ def run_settings(estimator: Any, seed: int) -> RunSettings:
         ),
         CommunicationSettings(e.workers, e.simulate, e.sync_every),
         seed=seed,
+        threshold=e.threshold,
         device=e.device,
     )
 
@@ -185,9 +186,11 @@ def launch_until_interrupted(
         )
 
 
-def warn_if_interrupted(attributes: dict[str, Any]) -> dict[str, Any]:
-    """The attributes for the estimator; a warning if Ctrl-C has ended the training early."""
-    planned = attributes.pop("interrupted_of")
+def with_warnings(attributes: dict[str, Any]) -> dict[str, Any]:
+    """The attributes for the estimator; warns of an early end, and of a threshold not reached."""
+    planned, unreached = attributes.pop("interrupted_of"), attributes.pop("no_threshold")
+    if unreached is not None:
+        warn(f"{unreached} predict gives the more probable class.")
     if planned is not None:
         auc = attributes["validation_auc_"]
         how = "no validation AUC" if auc is None else f"validation AUC {auc:.4f}"
@@ -238,7 +241,9 @@ def fit_worker(
         "n_iter_": trained.steps,
         "best_step_": trained.step,
         "validation_auc_": trained.validation_auc,
+        "threshold_": trained.threshold,
         "interrupted_of": trained.planned if trained.interrupted else None,
+        "no_threshold": next((n for n in trained.notes if n.startswith(NO_THRESHOLD)), None),
     }
     return weights, settings.model, attributes
 
