@@ -161,9 +161,7 @@ class Ours:
 
     def _scheduler(self, recipe: Recipe) -> LambdaLR:
         """Of the weights' step size; a, b and alpha keep theirs."""
-        weights = factor_of(recipe, self.plan.steps)
-        groups = len(self.opt.param_groups) - 1
-        return LambdaLR(self.opt, [*[weights] * groups, lambda _: 1.0])
+        return LambdaLR(self.opt, factor_of(recipe, self.plan.steps))
 
     def steps(self) -> Iterator[None]:
         """The training, a step each."""

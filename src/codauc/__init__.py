@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from codauc.models.model_file import load_model, save_model
     from codauc.runs.settings import RunSettings
     from codauc.training.callbacks import Callback
-    from codauc.training.run import train
+    from codauc.training.train_call import train
     from codauc.workers.group import Group, LocalGroup
     from codauc.workers.launcher import launch
     from codauc.workers.torch_distributed import distributed
@@ -73,7 +73,7 @@ _HOMES = {
     "load_model": "models.model_file",
     "predict": "metrics.evaluation",
     "save_model": "models.model_file",
-    "train": "training.run",
+    "train": "training.train_call",
     **dict.fromkeys(
         ("Stage", "constant", "geometric", "np_ppd_sg", "one_shot", "theorem"),
         "algorithm.schedules",

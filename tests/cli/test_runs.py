@@ -14,10 +14,12 @@ from torch import nn
 
 from codauc.cli.main import main
 from codauc.cli.options import parsers
-from codauc.cli.setting_options import in_options, settings_with_options
+from codauc.cli.setting_options import in_options
 from codauc.metrics.auc_values import auc
 from codauc.models.model_file import load_model, save_model
+from codauc.reproduce.other_libraries import OTHER_MODELS
 from codauc.runs.directory import RunFolder
+from codauc.runs.named_settings import settings_with_options
 
 
 def test_evaluate_gives_the_auc_of_labelled_data(run, table, codauc):
@@ -223,6 +225,29 @@ def test_baselines_are_six_runs_with_one_budget_and_models_of_other_libraries(
     assert found["logistic-regression"]["test_auc"] > 0.7
     scores = [RunFolder(tmp_path / "b" / name).scores() for name in found]
     assert all((each.labels == scores[0].labels).all() for each in scores)
+
+
+def test_a_run_is_compared_with_other_libraries_and_its_report_says_so(
+    run, table, codauc, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("codauc.reproduce.baselines.OTHER_MODELS", OTHER_MODELS[:1])
+    mine = tmp_path / "mine"
+    shutil.copytree(run, mine)
+    code, output, error = codauc("baselines", "--run", mine, "--quiet")
+    assert code == 0, error
+    assert "logistic-regression" in output
+    assert "Models of other libraries" in (mine / "report.html").read_text()
+    assert RunFolder(mine).found("baselines.json")["models"][0]["auc"] > 0.7
+    code, _, error = codauc("baselines", table, "--run", mine)
+    assert code == 2
+    assert "expected neither DATA" in error
+    other = tmp_path / "other.csv"
+    other.write_text("\n".join(table.read_text().splitlines()[:1400]))
+    text = (mine / "config.toml").read_text().replace(str(table), str(other))
+    (mine / "config.toml").write_text(text)
+    code, _, error = codauc("baselines", "--run", mine, "--overwrite")
+    assert code == 2
+    assert "are not those of" in error
 
 
 def test_help_takes_no_torch():

@@ -70,13 +70,11 @@ def test_results_come_in_the_order_of_ranks_with_the_simulations_random_numbers(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_model_comes_back_with_its_shared_vector_stored_once():
+def test_a_model_comes_back_from_every_worker():
     models = launch(w.model_of_worker_0)
     first, second = (model.state_dict() for model in models)
     for name, tensor in first.items():
         assert torch.equal(tensor, second[name])
-    storages = {p.untyped_storage().data_ptr() for p in models[0].parameters()}
-    assert len(storages) == 1
 
 
 BAD = {

@@ -21,6 +21,8 @@ SCENARIOS = {
     "unknown ratio, pooled": {"pos_ratio": None, "coda": {"dual": "pooled"}},
     "bf16": {"coda": {"compress": "bf16"}},
     "int8": {"coda": {"compress": "int8"}},
+    "int4": {"coda": {"compress": "int4"}},
+    "int2": {"coda": {"compress": "int2"}},
     "delayed": {"coda": {"delay": 3}},
     "int8, delayed": {"coda": {"compress": "int8", "delay": 2}},
     "adaptive": {"kind": codauc.PPDAdam},

@@ -68,19 +68,19 @@ def test_amp_clipping_ema_and_one_cycle_train(kind, compile_model, tmp_path):
     assert torch.equal(other(x), model(x))
 
 
-def test_schedulers_multiply_the_dual_step_and_do_not_replace_it():
+def test_schedulers_leave_the_dual_step_alone_and_cycle_the_betas():
     model, loss = net(), codauc.MinMaxAUCLoss(pos_ratio=0.1)
     opt = codauc.PPDAdam(model, loss, lr=0.01, dual_lr=0.2)
     schedule = torch.optim.lr_scheduler.OneCycleLR(opt, max_lr=0.04, total_steps=10)
     x, y = data(64)
     sizes = []
     for _ in range(9):
-        before = loss.a.clone(), loss.class_ratios[0]
+        before = loss.a.clone(), loss.pos_ratio
         loss(model(x), y).backward()
         share, _, mean, _ = loss.batch_means()
         factor = opt.step_size / 0.01
         opt.step()
-        rate = 0.2 * factor / before[1]  # the implicit step towards the mean of the positives
+        rate = 0.2 / before[1]  # the implicit step towards the mean of the positives
         expected = before[0] + rate * (mean - share * before[0]) / (1 + rate * share)
         assert torch.allclose(loss.a, expected, atol=1e-6)
         sizes.append(factor)

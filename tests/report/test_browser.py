@@ -2,10 +2,13 @@
 
 import shutil
 
+import numpy as np
 import pytest
 
+from codauc.data.column_record import ColumnRecord, to_json
 from codauc.report.comparison import comparison_page
 from codauc.report.run_page import page as report_page
+from codauc.runs.directory import BASELINES, COLUMNS, IMPORTANCE, MISTAKES
 
 playwright = pytest.importorskip(
     "playwright.sync_api", reason="playwright is not installed: pip install playwright"
@@ -27,6 +30,24 @@ def browser():
         found.close()
 
 
+def explain(run):
+    """What a run leaves beside its scores, with names as long as people make them."""
+    name = "days_since_the_last_payment_of_the_customer_in_words"
+    lost = [-0.02, 0.3012, *np.linspace(0.2, 0, 18)]
+    columns = [
+        {"name": f"{name}_{i}" if i < 3 else f"x{i}", "lost": v, "low": v - 0.03, "high": v + 0.03}
+        for i, v in enumerate(lost)
+    ]
+    run.write_json(IMPORTANCE, {"columns": columns, "of": 900, "measured": 40})
+    mistake = {"positive": True, "score": -9.0, "beyond": 0.99, "file": f"a/{name}/{name}.png"}
+    run.write_json(MISTAKES, {"samples": [{"row": 10**9 + i, **mistake} for i in range(8)]})
+    read = [ColumnRecord(f"{name}_{i}", "category", True, 0.1, 9, (name,) * 3) for i in range(40)]
+    run.write_json(COLUMNS, to_json(read))
+    numbers = {"auc": 0.9, "low": -0.01, "high": 0.02, "average_precision": 0.5, "seconds": 0.1}
+    rival = {"name": "HistGradientBoosting", "difference": 0.0012, **numbers}
+    run.write_json(BASELINES, {"models": [rival] * 5})
+
+
 @pytest.fixture(params=KINDS)
 def address(request, make_run, tmp_path):
     """A page written to disk."""
@@ -34,6 +55,7 @@ def address(request, make_run, tmp_path):
     if request.param == "comparison":
         text = comparison_page([run, make_run("every", sync_every=1), make_run("one", workers=1)])
     else:
+        explain(run)
         text = report_page(run)
     path = tmp_path / "page.html"
     path.write_text(text, encoding="utf-8")
@@ -101,6 +123,19 @@ TEXTS = """() => [...document.querySelectorAll('svg.chart')].flatMap(chart => {
 @pytest.mark.parametrize("width", [360, 1280])
 def test_no_text_of_a_chart_is_cut_or_lies_on_another(visit, width):
     assert visit(width).evaluate(TEXTS) == []
+
+
+def test_wide_tables_become_blocks_on_a_phone_and_no_cell_is_a_narrow_column(visit, address):
+    narrow = """() => [...document.querySelectorAll('table.stack td')].filter(e => {
+        const b = e.getBoundingClientRect(); return b.width > 0 && b.height > 8 * b.width;
+    }).length"""
+    shown = "getComputedStyle(document.querySelector('table.stack tr')).display"
+    for width, display in ((360, "block"), (1280, "table-row")):
+        page = visit(width)
+        if not page.locator("table.stack").count():
+            pytest.skip("this page has no such table")
+        assert page.evaluate(shown) == display
+        assert page.evaluate(narrow) == 0
 
 
 def test_dark_and_light_have_other_colours(visit):

@@ -10,8 +10,10 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
+from codauc.data.column_record import ColumnRecord, to_json
 from codauc.report.run_page import meaning, page
 from codauc.runs.directory import (
+    COLUMNS,
     CONFIG,
     IMPORTANCE,
     METRICS,
@@ -189,6 +191,10 @@ def test_an_interrupted_run_shows_what_is_there(make_run):
 def test_a_killed_run_shows_its_history(make_run):
     run = make_run()
     (run / SUMMARY).unlink()
+    said = checked(page(run)).text
+    assert "no summary" in said
+    assert "not tested" in said
+    assert "Data: fraud.parquet; target: is_fraud; model: resnet20" in said
     (run / CONFIG).unlink()
     assert "no summary" in checked(page(run)).text
 
@@ -339,6 +345,24 @@ def test_mistakes_are_listed_by_row_and_file(make_run):
     said = " ".join(checked(page(run)).text.split())
     assert "71b/<7>.pngpositive1.8%90.0%" in said
     assert "5-negative95.3%25.0%" in said
+
+
+def test_how_the_columns_were_read_is_a_table_with_notes_first(make_run):
+    records = [ColumnRecord(f"plain {i}", "number", True, 0.0) for i in range(300)]
+    odd = ColumnRecord(
+        "date of birth", "date", True, 0.25, notes=("day first",), examples=("3.4.1999",)
+    )
+    run = make_run()
+    run.write_json(COLUMNS, to_json([*records, odd]))
+    text = page(run)
+    said = checked(text).text
+    assert "How the columns were read" in said
+    assert said.index("date of birth") < said.index("plain 0") < said.index("plain 198")
+    assert "plain 199" not in said
+    assert "101 more columns are not listed" in said
+    assert "25%" in said
+    assert "3.4.1999" in said
+    assert "How the columns were read" not in page(make_run("images"))
 
 
 @pytest.mark.parametrize("name", [IMPORTANCE, MISTAKES])

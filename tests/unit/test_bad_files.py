@@ -74,7 +74,7 @@ FILES = {
         {},
         r"'y': got 3 values, '1' \(2 times\).*positive=",
     ),
-    "two texts": (csv(changed(y=list("nynn"))), {}, r"'n' \(3 times\).*positive='y'"),
+    "two texts": (csv(changed(y=list("abab"))), {}, r"'a' \(2 times\).*positive='a'"),
     "no such positive": (
         csv(GOOD),
         {"positive": 7},
@@ -84,28 +84,23 @@ FILES = {
     "a missing label": (
         csv(changed(y=[0, 1, None, 1])),
         {},
-        r"a\.csv, column 'y', row 2: the label",
+        r"a\.csv, column 'y', line 4: the label",
     ),
     "a missing text label": (
         csv(changed(y=["n", "y", None, "y"])),
         {"positive": "y"},
-        "'y', row 2: the label",
+        "'y', line 4: the label",
     ),
     "NaN label": (parquet(changed(y=[0.0, 1.0, 0.0, math.nan])), {}, "'y', row 3: the label"),
     "text among numbers": (
         text(b"age,y\n" + b"1,0\n2,1\n" * 10 + b"old,1\n"),
         {},
-        r"a\.csv, column 'age', row 20: got the text 'old' among numbers",
+        r"a\.csv, column 'age', line 22: got the text 'old' among numbers",
     ),
     "text far down": (
         text(b"age,y\n" + b"1,0\n2,1\n" * 400_000 + b"old,1\n"),
         {},
-        r"a\.csv, column 'age', row 800000: got the text 'old' among numbers",
-    ),
-    "NaN in CSV": (
-        text(b"age,y\n1,0\nnan,1\n"),
-        {},
-        r"a\.csv, column 'age', row 1: got NaN.*nan='missing'",
+        r"a\.csv, column 'age', line 800002: got the text 'old' among numbers",
     ),
     "NaN in Parquet": (
         parquet(changed(age=[1.0, math.nan, 3.0, 4.0])),
@@ -115,7 +110,7 @@ FILES = {
     "infinity in CSV": (
         text(b"age,y\n1,0\ninf,1\n"),
         {},
-        r"a\.csv, column 'age', row 1: got infinity",
+        r"a\.csv, column 'age', line 3: got infinity",
     ),
     "infinity in Parquet": (
         parquet(changed(age=[1.0, 2.0, -math.inf, 4.0])),
@@ -192,7 +187,7 @@ FILES = {
     "too large a number": (
         csv(changed(age=[1, 2, 1e200, 4])),
         {},
-        "'age', row 2: got 1e.200, beyond",
+        "'age', line 4: got 1e.200, beyond",
     ),
     "a partitioned folder": (
         lambda folder: ((folder / "p=1").mkdir(), GOOD.to_parquet(folder / "p=1" / "b.parquet")),
@@ -202,7 +197,7 @@ FILES = {
     "a late text among dates": (
         text(b"when,y\n" + b"2024-01-01,0\n2024-01-02,1\n" * 60_000 + b"soon,1\n"),
         {},
-        r"a\.csv, column 'when', row 120000: got the text 'soon' among others",
+        r"a\.csv, column 'when', line 120002: got the text 'soon' among others",
     ),
     "a row of megabytes": (
         text(b"age,y\n1,0\n2,1\n" * 200_000 + b'"' + b"x" * 3_000_000),
@@ -217,9 +212,9 @@ FILES = {
         r"no column is left to learn from: there are 1 of columns without a value.*'age'",
     ),
     "a bad cell among dates": (
-        text(b"when,y\n" + b"2024-01-01,0\n2024-01-02,1\n" * 20 + b"?,1\n"),
+        text(b"when,y\n" + b"2024-01-01,0\n2024-01-02,1\n" * 20 + b"soon,1\n"),
         {},
-        r"a\.csv, column 'when', row 40: got the text '\?' among others",
+        r"a\.csv, column 'when', line 42: got the text 'soon' among others",
     ),
     "dates for a category": (
         lambda folder: GOOD.assign(age=pd.Timestamp("2024-01-01")).to_parquet(folder / "a.parquet"),
@@ -306,7 +301,7 @@ def test_further_columns_at_predict_time_are_left_out_with_a_warning(kind, tmp_p
         (GOOD.rename(columns={"age": "Age"}), r"lacks 'age' and has also 'Age'"),
         (
             GOOD.assign(age=list("abcd")),
-            r"'age'( is a category: expected a number|, row 0: got the)",
+            r"'age'( is a category: expected a number|, line 2: got the)",
         ),
         (
             GOOD.assign(y=[0, 1, 2, 1]),
@@ -343,7 +338,7 @@ def test_a_bad_row_of_one_worker_is_an_error_on_all(simulate, tmp_path):
     data = pd.DataFrame({"x": np.arange(40.0), "y": np.arange(40) % 2})
     data.loc[17, "x"] = math.inf
     data.to_csv(tmp_path / "a.csv", index=False)
-    with pytest.raises(Exception, match=r"a\.csv, column 'x', row 17: got infinity"):
+    with pytest.raises(Exception, match=r"a\.csv, column 'x', line 19: got infinity"):
         codauc.launch(Reading(tmp_path / "a.csv"), workers=2, simulate=simulate, timeout=60)
 
 

@@ -99,7 +99,7 @@ CALLS = {
     ),
     "no launcher": (lambda: codauc.distributed(), "start the program with torchrun"),
     "timeout": (lambda: codauc.distributed(timeout=0), "timeout=0"),
-    "compress": (lambda: codauc.CoDA(make()[2], compress="int4"), "did you mean 'int8'"),
+    "compress": (lambda: codauc.CoDA(make()[2], compress="int-8"), "did you mean 'int8'"),
     "delay": (lambda: codauc.CoDA(make()[2], delay=-1), "delay=-1"),
     "long delay": (
         lambda: codauc.CoDA(make()[2], delay=4).stage(codauc.Stage(0.1, 10, 4), []),

@@ -97,7 +97,8 @@ def mean_of_ratios(parts):
 
 
 def pooled_ratio(parts):
-    low, lows, high, highs = (sum(column) for column in zip(*parts, strict=True))
+    shares = [[value / (part[1] + part[3]) for value in part] for part in parts]
+    low, lows, high, highs = (sum(column) for column in zip(*shares, strict=True))
     return low / lows - high / highs
 
 

@@ -1,6 +1,7 @@
 """What people do by mistake: it works, or one sentence says what is wrong. None is silent."""
 
 import copy
+import pickle
 
 import pytest
 import torch
@@ -48,14 +49,16 @@ def test_another_optimizer_than_ours_is_pointed_out():
     assert loss.alpha.item() == 0
 
 
-def test_probabilities_in_the_place_of_logits_are_pointed_out():
-    model = nn.Sequential(nn.Linear(3, 1), nn.Sigmoid())
+@pytest.mark.parametrize("after", [nn.Identity(), nn.Flatten(0)], ids=["last", "reshaped"])
+def test_probabilities_in_the_place_of_logits_are_pointed_out(after):
+    model = nn.Sequential(nn.Linear(3, 1), nn.Sigmoid(), after)
     loss = codauc.MinMaxAUCLoss(pos_ratio=0.375)
     opt = codauc.PPDSG(model, loss)
-    for _ in range(9):
+    with pytest.warns(UserWarning, match=r"come from a sigmoid.*expected raw logits"):
         step(model, loss, opt)
-    with pytest.warns(UserWarning, match=r"between 0 and 1.*expected raw logits"):
-        step(model, loss, opt)
+    step(model, loss, opt)  # once is enough
+    identity = codauc.MinMaxAUCLoss(pos_ratio=0.375, link="identity")
+    step(model, identity, codauc.PPDSG(model, identity))  # h itself: probabilities are right
 
 
 @pytest.mark.parametrize("moment", ["before", "after", "too many"])
@@ -263,3 +266,195 @@ def test_a_driven_stage_saved_anywhere_continues_bit_for_bit():
     for name, tensor in whole[0].state_dict().items():
         assert torch.equal(rest[0].state_dict()[name], tensor), name
     assert torch.equal(whole[1].alpha, rest[1].alpha)
+
+
+def test_a_copy_after_a_scheduler_was_made_trains_itself():
+    model, _, opt = parts(codauc.PPDAdam)
+    torch.optim.lr_scheduler.StepLR(opt, 10)
+    for other in (copy.deepcopy(opt), pickle.loads(pickle.dumps(opt))):
+        before = model[0].weight.clone()
+        step(other.model, other.loss, other)
+        assert (other.steps, opt.steps) == (1, 0)
+        assert torch.equal(model[0].weight, before)
+
+
+def test_a_copy_of_an_optimizer_of_some_parameters_trains_them():
+    model, loss, _ = parts()
+    other = copy.deepcopy(codauc.PPDSG(model, loss, params=model[3].parameters()))
+    step(other.model, other.loss, other)
+    assert other.steps == 1
+
+
+@pytest.mark.parametrize("kind", [codauc.PPDSG, codauc.PPDAdam])
+def test_a_grad_scaler_leaves_a_b_and_alpha_alone_also_after_the_loss_was_moved(kind):
+    def trained(scale):
+        model, loss, opt = parts(kind)
+        loss.double()
+        scaler = torch.amp.GradScaler("cpu", init_scale=scale, enabled=scale != 1)
+        for x, y in data():
+            model.zero_grad()
+            scaler.scale(loss(model(x), y)).backward()
+            scaler.step(opt)
+            scaler.update()
+        return loss
+
+    plain, scaled = trained(1), trained(1024.0)
+    for name in ("a", "b", "alpha"):
+        assert torch.allclose(getattr(plain, name), getattr(scaled, name), atol=1e-6)
+
+
+def test_clipping_all_of_an_optimizers_parameters_clips_the_weights_alone():
+    def trained(clip):
+        model, loss, opt = parts()
+        for x, y in data():
+            opt.zero_grad()
+            loss(model(x), y).backward()
+            clip(model, opt)
+            opt.step()
+        return model[0].weight, loss.a
+
+    def every(model, opt):
+        params = [p for group in opt.param_groups for p in group["params"]]
+        nn.utils.clip_grad_norm_(params, 0.01)
+
+    one = trained(lambda model, opt: nn.utils.clip_grad_norm_(model.parameters(), 0.01))
+    two = trained(every)
+    assert torch.equal(one[0], two[0])
+    assert torch.equal(one[1], two[1])
+
+
+@pytest.mark.parametrize("compress", [None, "int8"])
+def test_a_layer_added_between_stages_begins_equal_on_all_workers(compress):
+    def work(group):
+        torch.manual_seed(group.rank)
+        model, loss = nn.Sequential(nn.Linear(3, 1)), codauc.MinMaxAUCLoss(pos_ratio=0.375)
+        opt = codauc.PPDSG(model, loss)
+        coda = codauc.CoDA(opt, group, compress=compress)
+        for batch in coda.stage(STAGE, data()):
+            step(model, loss, opt, batch)
+        model.append(nn.Linear(1, 1))
+        first = model[1].weight.item()
+        opt.begin_stage()
+        opt.add_param_group({"params": model[1].parameters()})
+        coda.begin(STAGE, data())
+        start = model[1].weight.item()
+        for i in range(STAGE.steps):
+            step(model, loss, opt, data()[i % 4])
+        return first, start, model[1].weight.item()
+
+    results = codauc.launch(work, workers=3, simulate=True)
+    assert {start for _, start, _ in results} == {results[0][0]}
+    assert len({end for *_, end in results}) == 1
+
+
+def test_a_head_replaced_between_stages_is_trained_in_its_place():
+    model, loss, opt = parts()
+    coda = codauc.CoDA(opt)
+    for batch in coda.stage(STAGE, data()):
+        step(model, loss, opt, batch)
+    model[3] = nn.Linear(4, 1)
+    before = model[3].weight.detach().clone()
+    opt.begin_stage()
+    opt.add_param_group({"params": model[3].parameters()})
+    for batch in coda.stage(STAGE, data()):
+        step(model, loss, opt, batch)
+    assert not torch.equal(model[3].weight, before)
+
+
+def test_a_parameter_that_is_not_the_models_cannot_be_added():
+    _, _, opt = parts()
+    with pytest.raises(ValueError, match="not the model's"):
+        opt.add_param_group({"params": [nn.Parameter(torch.zeros(2))]})
+
+
+@pytest.mark.parametrize("how", ["end", "begin"])
+def test_a_stage_that_is_ended_inside_its_loop_counts_once(how):
+    model, loss, opt = parts()
+    coda = codauc.CoDA(opt)
+    for batch in coda.stage(STAGE, data()):
+        if how == "begin" and opt.steps == 2:
+            coda.begin(STAGE, data())
+        step(model, loss, opt, batch)
+        if how == "end" and opt.steps == STAGE.steps:
+            coda.end(data())
+    assert coda.stages_done == 1
+
+
+def test_a_state_loaded_into_the_same_engine_asks_for_begin():
+    model, loss, opt = parts()
+    coda = codauc.CoDA(opt)
+    coda.begin(STAGE, data())
+    for _ in range(3):
+        step(model, loss, opt)
+    saved = coda.state_dict()
+    for _ in range(3):
+        step(model, loss, opt)
+    coda.load_state_dict(saved)
+    with pytest.raises(RuntimeError, match="outside a stage"):
+        step(model, loss, opt)
+    coda.begin(STAGE, data())
+    for _ in range(3):
+        step(model, loss, opt)
+    assert coda.stages_done == 1
+
+
+def test_ending_the_optimizers_stage_behind_an_engines_back_is_refused():
+    _, _, opt = parts()
+    codauc.CoDA(opt)
+    with pytest.raises(RuntimeError, match=r"call coda\.end"):
+        opt.end_stage()
+
+
+def test_workers_with_other_step_sizes_are_told():
+    def work(group):
+        _, _, opt = parts()
+        coda = codauc.CoDA(opt, group)
+        opt.param_groups[0]["lr"] = 0.1 / (1 + group.rank)
+        coda.begin(STAGE)
+
+    with pytest.raises(ValueError, match="differ in step_sizes"):
+        codauc.launch(work, workers=2, simulate=True)
+
+
+def test_states_of_the_other_optimizer_or_another_mix_are_refused():
+    _, _, plain = parts()
+    _, _, adam = parts(codauc.PPDAdam)
+    for one, other in ((plain, adam), (adam, plain)):
+        with pytest.raises(ValueError, match="state_dict with adam"):
+            one.load_state_dict(other.state_dict())
+    mixed = codauc.PPDSG(plain.model, codauc.MinMaxAUCLoss(pos_ratio=0.375, mix=0.5), lr=0.1)
+    with pytest.raises(ValueError, match="state_dict with mix"):
+        plain.load_state_dict(mixed.state_dict())
+
+
+def test_momentum_for_the_adaptive_step_is_refused():
+    model, loss, _ = parts()
+    with pytest.raises(ValueError, match="has betas instead"):
+        codauc.PPDAdam(model, loss, params=[{"params": model.parameters(), "momentum": 0.5}])
+
+
+def test_a_state_of_a_layer_frozen_within_a_stage_is_loaded_where_it_is_frozen():
+    model, loss, opt = parts()
+    step(model, loss, opt)
+    model[0].requires_grad_(False)
+    opt.zero_grad()
+    step(model, loss, opt)
+    other, other_loss, again = parts()
+    other[0].requires_grad_(False)
+    other.load_state_dict(model.state_dict())
+    again.load_state_dict(opt.state_dict())
+    for parts_ in ((model, loss, opt), (other, other_loss, again)):
+        step(*parts_)
+        parts_[2].end_stage()
+    assert all(
+        torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True)
+    )
+
+
+def test_clipping_follows_weights_that_were_cast():
+    model, loss, opt = parts(max_grad_norm=0.1)
+    step(model, loss, opt)
+    model.double(), loss.double()
+    x, y = data()[0]
+    step(model, loss, opt, (x.double(), y))
+    assert opt.steps == 2

@@ -456,7 +456,7 @@ def test_what_a_column_is_in_a_csv_was_settled_in_training(tmp_path):
     path.write_text("zip,age\n1,5\n2,\n,\n")  # only numbers, and a last row of nothing
     assert read_table(path, encoder=encoder).x[:, -1].tolist() == [2, 3, 1]
     path.write_text("zip,age\n1,five\n2,six\n")
-    with pytest.raises(ValueError, match="column 'age', row 0: got the text 'five' among numbers"):
+    with pytest.raises(ValueError, match="column 'age', line 2: got the text 'five' among numbers"):
         read_table(path, encoder=encoder)
 
 

@@ -133,7 +133,7 @@ def test_the_state_has_torchs_form(kind):
     packed = opt.state_dict()
     count = sum(len(group["params"]) for group in opt.param_groups)
     assert set(packed) == {"state", "param_groups", "ppdsg"}
-    assert set(packed["state"]) == set(range(count - 1))  # the last is that of a, b and alpha
+    assert set(packed["state"]) == set(range(count))
     assert [i for group in packed["param_groups"] for i in group["params"]] == list(range(count))
 
 

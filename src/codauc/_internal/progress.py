@@ -7,6 +7,7 @@ import sys
 from time import monotonic
 from typing import Self, TextIO
 
+from codauc._internal.notebook import notebook_line
 from codauc._internal.terminal import printable, printable_lines
 
 _SECONDS_BETWEEN_REDRAWS = 0.1
@@ -19,9 +20,9 @@ class Progress:
     Where the total is not known, None, it shows how much is done, and no bar.
 
     On a terminal it is one line, redrawn at most ten times a second and never longer than the
-    terminal is wide. Elsewhere (a pipe, a log) it is plain lines, at most one in each tenth of the
-    way. It goes to standard error unless `stream` is given. A stream that cannot be written to
-    silences it and never stops the run.
+    terminal is wide; in a notebook one bar with a text beside it. Elsewhere (a pipe, a log) it
+    is plain lines, at most one in each tenth of the way. It goes to standard error unless `stream`
+    is given. A stream that cannot be written to silences it and never stops the run.
 
     With d of `total` done and d_0 done at the first update, a time t ago, the time left is
     `t (total - d) / (d - d_0)`; so a resumed run is not taken for a fast one.
@@ -39,6 +40,7 @@ class Progress:
         self.total, self._label = total, _one_line(label)
         self._stream = sys.stderr if stream is None else stream
         self._terminal = _is_terminal(self._stream)
+        self._line = notebook_line() if stream is None else None
         self._begin = monotonic()
         self._first: tuple[float, int] | None = None
         self._done, self._note = 0, ""
@@ -51,7 +53,7 @@ class Progress:
         if self._first is None:
             self._first = (now, done)
         self._done, self._note = done, note
-        if self._terminal:
+        if self._terminal or self._line is not None:
             reached = self.total is not None and done >= self.total > self._drawn_done
             if reached or now - self._drawn_time >= _SECONDS_BETWEEN_REDRAWS:
                 self._redraw(now)
@@ -61,10 +63,10 @@ class Progress:
 
     def close(self) -> None:
         """Show the last state and end the line; later updates do nothing."""
-        if self._terminal and self._first is not None:
+        if self._first is not None and (self._terminal or self._line is not None):
             self._redraw(monotonic())
-            self._write("\n")
-        self._stream, self._terminal = None, False
+            self._write("\n" if self._line is None else "")
+        self._stream, self._terminal, self._line = None, False, None
 
     def __enter__(self) -> Self:
         return self
@@ -90,6 +92,10 @@ class Progress:
 
     def _redraw(self, now: float) -> None:
         self._drawn_done, self._drawn_time = self._done, now
+        if self._line is not None:
+            share = None if self.total is None else self._done / max(self.total, 1)
+            self._line.show(self._text(now), share)
+            return
         # The last column stays free: some terminals wrap as soon as it is filled.
         room, text = _columns(self._stream) - 1, self._text(now)
         cells = min(_LONGEST_BAR, room - len(text) - len("[] "))
@@ -104,6 +110,15 @@ class Progress:
                 self._stream.flush()
         except (OSError, ValueError):  # a broken pipe; a closed file
             self._stream, self._terminal = None, False
+
+
+def status(text: str) -> None:
+    """What a run is doing: the text of the line in a notebook, else a line on standard error."""
+    line = notebook_line()
+    if line is None:
+        note(text)
+    else:
+        line.show(_one_line(text))
 
 
 def note(text: str) -> None:

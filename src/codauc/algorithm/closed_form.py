@@ -6,8 +6,9 @@ and F from the sum of c u^2.
 
 F is a quadratic in a, b and alpha. Its derivatives there, and its curvature, follow from four means
 over the batch: of [+], [-], h[+] and h[-]. Autograd hands these over as the "gradient" of a tensor
-that stands for them (`sums`, [tasks, 4]), so that they add up over several backward passes, and are
-scaled with the loss, as the gradients of the weights are.
+that stands for them (`sums`, [tasks, 5]), so that they add up over several backward passes. The
+fifth is 1, and so tells by what the loss was scaled (a GradScaler, a sum of several losses), which
+concerns the weights alone.
 """
 
 from __future__ import annotations
@@ -80,9 +81,10 @@ class ClosedForm(torch.autograd.Function):
         grad = torch.ops.aten.sigmoid_backward.default(cu, h) if link == "sigmoid" else cu
         means: list[Any] = [share, other, up, down]
         if of_numbers:
-            found = torch.tensor([means], dtype=sums.dtype)
+            found = torch.tensor([[*means, 1.0]], dtype=sums.dtype)
             value = torch.tensor(value, dtype=y.dtype)
         else:
+            means.append(torch.ones_like(up))
             found = torch.stack([mean.reshape(-1) for mean in means], 1).to(sums.dtype)
             value = value.sum()
         ctx.save_for_backward(grad.mul_(2 / size).to(logits.dtype), found)

@@ -8,10 +8,11 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from codauc.algorithm.round_costs import BITS, row_bytes, row_lengths
+from codauc.algorithm.weight_codecs import CODECS, WeightCodec
 from codauc.workers.group import Call, Group, Pending
 
-COMPRESSIONS = ("bf16", "int8")
-_BLOCK = {"bf16": 1, "int8": 256}  # weights that share a scale
+COMPRESSIONS = ("bf16", *CODECS)
 
 
 class Encoding(Protocol):
@@ -54,15 +55,16 @@ class Plain:
 
 
 class Compressed:
-    """Weights travel as their change since the last round, in bf16 or int8; all else exactly.
+    """Weights travel as their change since the last round, in few bits; all else exactly.
 
         x_k = w_k - w + e_k             the change, and what earlier messages of k lost
         s   = mean_k decode(encode(x_k)) + f      summed in float32 by the owner of each part
         w  <- w + decode(encode(s)),    e_k <- x_k - decode(encode(x_k)),   f likewise
 
     Each worker owns 1/K of the vector: one exchange brings it everybody's version of its part, and
-    one gather gives its answer to all, so that all get the same. int8 has a float32 scale for each
-    256 weights: 0.254 of float32's bytes. Errors are kept when both collectives have succeeded.
+    one gather gives its answer to all, so that all get the same. A float32 scale for each 256
+    weights makes int8 0.254 of float32's bytes, int4 0.129 and int2 0.066. Errors are kept when
+    both collectives have succeeded.
     """
 
     divisor = 1
@@ -70,19 +72,18 @@ class Compressed:
     def __init__(self, group: Group, weights: int, state: int, message: Tensor, name: str) -> None:
         self.group, self.count, k = group, weights, group.size
         self.averaged = state - weights  # exact numbers that are averaged; the others are summed
-        block = _BLOCK[name]
-        blocks = -(-weights // (k * block))  # of each worker's part
-        rest = -(-(len(message) - weights) // k)
-        self.sent, self.got, self.back = (_Rows(k, rest, blocks, block, message) for _ in range(3))
-        self.mine = _Rows(1, rest, blocks, block, message)
+        lengths = row_lengths(weights, len(message) - weights, k, name)
+        codec = CODECS.get(name)
+        self.sent, self.got, self.back = (_Rows(k, lengths, codec, message) for _ in range(3))
+        self.mine = _Rows(1, lengths, codec, message)
 
         def vector(rows: int) -> Tensor:
-            return message.new_zeros(rows, blocks * block)
+            return message.new_zeros(rows, lengths[2] * 8 // BITS[name])
 
         self.change, self.scratch, self.error = vector(k), vector(k), vector(k)
         self.answer, self.owner_error = vector(1), vector(1)
         self.reference = message.new_zeros(self.count)
-        self.remainder = message.new_zeros(k, rest)
+        self.remainder = message.new_zeros(k, lengths[0])
 
     def reset(self, message: Tensor) -> None:
         """Count changes from this state, the same on all workers, with nothing lost so far."""
@@ -134,34 +135,35 @@ class Compressed:
 class _Rows:
     """Rows of bytes, one for each worker's part: exact numbers, scales, codes."""
 
-    def __init__(self, rows: int, rest: int, blocks: int, block: int, like: Tensor) -> None:
-        self.blocks, self.scaled = blocks, block > 1
-        code = torch.int8 if self.scaled else torch.bfloat16
-        sizes = [rest * like.itemsize, 4 * blocks * self.scaled, blocks * block * code.itemsize]
-        row = -(-sum(sizes) // 8) * 8  # so that wider numbers can be viewed in every row
+    def __init__(
+        self, rows: int, lengths: tuple[int, int, int], codec: WeightCodec | None, like: Tensor
+    ) -> None:
+        self.codec, (rest, self.blocks, codes) = codec, lengths
+        ends = [rest * like.itemsize, rest * like.itemsize + 4 * self.blocks]
+        row = row_bytes(*lengths, like.itemsize)  # wider numbers can be viewed in every row
         self.data = torch.zeros(rows, row, dtype=torch.uint8, device=like.device)
-        ends = [sizes[0], sizes[0] + sizes[1], sum(sizes)]
         self.exact = self.data[:, : ends[0]].view(like.dtype)
         self.scales = self.data[:, ends[0] : ends[1]].view(torch.float32)
-        self.codes = self.data[:, ends[1] : ends[2]].view(code)
+        self.codes = self.data[:, ends[1] : ends[1] + codes]
 
     def encode(self, values: Tensor, exact: Tensor, scratch: Tensor) -> None:
         """Write values, which stay as they are, and exact numbers into the bytes."""
         self.exact.copy_(exact)
-        if not self.scaled:
-            self.codes.copy_(values)
+        if self.codec is None:
+            self.codes.view(torch.bfloat16).copy_(values)
             return
         torch.abs(values, out=scratch)
-        self.scales.copy_(self._by_block(scratch).amax(2).div_(127))
-        scales = self.scales.clamp(min=torch.finfo(torch.float32).tiny).to(values.dtype)
-        torch.div(self._by_block(values), scales.unsqueeze(2), out=self._by_block(scratch))
-        self.codes.copy_(scratch.round_())
+        self.scales.copy_(self.codec.scales(self._by_block(scratch)))
+        self.codec.quantise(self._by_block(values), self.scales, self._by_block(scratch))
+        self.codec.pack(scratch, self.codes)
 
     def decode(self, values: Tensor) -> None:
         """Read the values."""
-        values.copy_(self.codes)
-        if self.scaled:
-            self._by_block(values).mul_(self.scales.unsqueeze(2))
+        if self.codec is None:
+            values.copy_(self.codes.view(torch.bfloat16))
+            return
+        self.codec.unpack(self.codes, values)
+        self._by_block(values).mul_(self.scales.unsqueeze(2))
 
     def _by_block(self, values: Tensor) -> Tensor:
         return values.view(len(values), self.blocks, -1)

@@ -70,6 +70,10 @@ class DualEstimate:
         if self.dual == "mean":
             there = (counts > 0).to(counts.dtype)
             sums, counts = sums / torch.where(counts > 0, counts, 1), there
+        else:  # every worker counts as much, however often it drew for a rare class
+            total = counts.sum(0)
+            total = torch.where(total > 0, total, 1)
+            sums, counts = sums / total, counts / total
         statistics = trained.statistics
         parts = [sums.flatten(), counts.flatten(), *(tensor.flatten() for tensor in statistics)]
         message = torch.cat([part.to(trained.dtype) for part in parts])

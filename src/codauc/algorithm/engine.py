@@ -43,7 +43,8 @@ class CoDA(RoundControls):
     labels for the estimate of alpha (default: the model of the first, and the second, of a pair),
     and weights as a third, if samples have some (default: the third of three).
 
-    For slow links: `compress="bf16"` or `"int8"` sends a half or a quarter of the bytes, with what
+    For slow links: `compress="int8"` sends a quarter of the bytes, `"int4"` an eighth, `"int2"` a
+    fifteenth, `"bf16"` a half, with what
     is lost kept for the next round. `delay=D` lets the workers go on while a round is under way and
     adds what it changes exactly D steps later (D < I; 0 waits). `settings` are further values, such
     as the names of the data's columns, that must be equal on all workers.
@@ -159,10 +160,11 @@ class CoDA(RoundControls):
         again = self.current is not None
         if not again:
             self.opt.begin_stage(stage.lr)
-            self.averager.lay_out()
             self.current, self.closed = stage, False
             self.schedule.synced_at = self.schedule.inner_at = 0
         self._compare(stage, again=again)
+        if not again:
+            self.averager.lay_out()
         if stage.local_every is not None:
             self.averager.inner = self.group.machine()
         self._modules = list(self.opt.model.modules())  # a walk that is too long for every step
@@ -184,7 +186,8 @@ class CoDA(RoundControls):
             first_look(self.opt.loss, self.group, batches, self.forward.labels)
             self.make_up()  # a round that failed or was interrupted
             yield from local_steps(self, stage.steps, batches)
-        self._close(stage, batches)
+        if self.current is not None:  # it may have been ended inside the loop
+            self._close(stage, batches)
 
     def _compare(self, stage: Stage, *, again: bool = True) -> None:
         # Steps since the last round may differ: each worker saves and goes on where it is.
@@ -192,6 +195,7 @@ class CoDA(RoundControls):
             "checkpoint" if again else "start",  # who goes on has not sent more in order to train
             stage=asdict(stage),
             tensors={name: " ".join(rest) for name, *rest in self.opt.trained.layout()},
+            step_sizes=[float(group["lr"]) for group in self.opt.param_groups],
             last_round=self.schedule.synced_at,
             closed=self.closed,
         )
@@ -267,6 +271,7 @@ class CoDA(RoundControls):
         self.group.ledger.load_state_dict(saved.ledger)
         set_random_state(saved.streams)
         self.current, self.stages_done, self.closed = saved.stage, saved.stages_done, saved.closed
+        self.loop, self._driven, self._ending = None, False, None
         self.schedule.synced_at, self.schedule.inner_at = saved.synced_at, saved.inner_at
 
 

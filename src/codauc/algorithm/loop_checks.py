@@ -93,6 +93,8 @@ def check_loop(inputs: Tensor, labels: Tensor, fed: list[Any], counted: Tensor) 
     )
     if fed and isinstance(fed[0], Tensor) and not _same(fed[0], inputs):
         warn(f"the loop feeds the model something else than the batch's inputs: {remedy}")
+    if labels.dim() == 0:
+        return  # the loss says what is wrong with it
     share = positives(labels).reshape(len(labels), -1).sum(0)
     positive, total = counted[0], counted.sum(0)
     if share.shape == positive.shape and (share * total != positive * len(labels)).any():

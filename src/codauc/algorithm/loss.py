@@ -9,10 +9,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from codauc._internal.checks import choice, known_arguments, real, warn
+from codauc._internal.checks import choice, known_arguments, real
 from codauc.algorithm.closed_form import ClosedForm, Given, are_readable
 from codauc.algorithm.inner_steps import BatchMeans, InnerVariables
 from codauc.algorithm.loss_checks import (
+    MisuseCheck,
     aligned,
     check_values,
     checked_ratios,
@@ -22,7 +23,6 @@ from codauc.algorithm.objective import positives
 from codauc.algorithm.sample_weights import check_ratio_is_known, weighted
 
 LINKS = ("sigmoid", "identity")
-_FIRST_BATCHES = 10  # of training, after which misuses are looked for, once
 
 
 class MinMaxAUCLoss(nn.Module):
@@ -90,7 +90,7 @@ class MinMaxAUCLoss(nn.Module):
         self.validate = validate
         self._checked = False
         self.has_optimizer = False  # whether a PPDSG or PPDAdam moves a, b and alpha
-        self.batches = 0  # of training, as far as misuses are looked for
+        self._misuse = MisuseCheck()
         self.one_class_told = False  # whether a shard without a class was reported
         self.ratio_told = False  # whether a doubtful pos_ratio was reported
         self._ratio_cache: Tensor | None = None
@@ -108,7 +108,7 @@ class MinMaxAUCLoss(nn.Module):
 
     @torch.inference_mode(False)
     def _new_sums(self) -> Tensor:
-        return self.a.new_zeros(self.tasks, 4, requires_grad=True)
+        return self.a.new_zeros(self.tasks, 5, requires_grad=True)
 
     def forward(self, logits: Tensor, labels: Tensor, weights: Tensor | None = None) -> Tensor:
         """F over the batch, a scalar; in training mode, with gradients, the labels are counted."""
@@ -147,8 +147,7 @@ class MinMaxAUCLoss(nn.Module):
         numbers, count = self.reads_numbers(logits, labels), positive.sum(0)
         share: Any = count.item() if numbers else count
         if self.training and torch.is_grad_enabled():  # validation is not training data
-            if self.batches < _FIRST_BATCHES:
-                _look_for_misuse(self, logits)
+            self._misuse.look(logits, self.link, has_optimizer=self.has_optimizer)
             self.seen.add_(
                 torch.tensor([[share], [size - share]])
                 if numbers
@@ -166,10 +165,10 @@ class MinMaxAUCLoss(nn.Module):
 
     @property
     def sums(self) -> Tensor:
-        """The tensor [tasks, 4] whose gradient is what a, b and alpha need of the batches.
+        """The tensor [tasks, 5] whose gradient is what a, b and alpha need of the batches.
 
-        Means over a batch of [+], [-], h[+] and h[-], times the scale of the loss, added up over
-        the backward passes since the last step. Its own values are zero and mean nothing.
+        Means over a batch of [+], [-], h[+] and h[-], and 1, times the scale of the loss, added up
+        over the backward passes since the last step. Its own values are zero and mean nothing.
         """
         kept, own = self._sums, self.a
         if kept.dtype != own.dtype or kept.device != own.device:
@@ -179,17 +178,24 @@ class MinMaxAUCLoss(nn.Module):
     def batch_means(self) -> BatchMeans:
         """Means of [+], [-], h[+] and h[-] over the batches since the last step.
 
-        With several backward passes they add up. They are numbers where these can be read.
+        They do not depend on what the loss was multiplied by before `backward()`. All are zero
+        after `cross_entropy`. They are numbers where these can be read.
 
         >>> loss = MinMaxAUCLoss(pos_ratio=0.5)
-        >>> loss(torch.zeros(2), torch.tensor([0, 1])).backward()
+        >>> (8 * loss(torch.zeros(2), torch.tensor([0, 1]))).backward()
         >>> loss.batch_means()
         BatchMeans(positive=0.5, negative=0.5, up=0.25, down=0.25)
         """
         found = self.sums.grad
         if found is None:
             raise RuntimeError("no backward() since the last step: there are no means.")
-        return BatchMeans(*(found[0].tolist() if self.reads_numbers(found) else found.t()))
+        if self.reads_numbers(found):
+            *numbers, scale = found[0].tolist()
+            return BatchMeans(*(number / scale if scale else 0.0 for number in numbers))
+        scales = found[:, 4]
+        return BatchMeans(
+            *found.t()[:4] / torch.where(scales == 0, torch.ones_like(scales), scales)
+        )
 
     def reads_numbers(self, *tensors: Tensor) -> bool:
         """Whether a step works with numbers: one task, values that cost nothing to read."""
@@ -219,30 +225,19 @@ class MinMaxAUCLoss(nn.Module):
     @property
     def pos_ratio(self) -> Tensor:
         """p of each task: as given, or as estimated so far."""
-        return self.class_weights[1]
+        own, cache = self.a, self._ratio_cache
+        if self.known_ratio is None:
+            known = (self.counts + self.seen - self.reported).to(own.dtype)
+            return (known[0] + 0.5) / (known.sum(0) + 1)
+        if cache is None or cache.dtype != own.dtype or cache.device != own.device:
+            cache = torch.tensor(self.known_ratio, dtype=own.dtype, device=own.device)
+            self._ratio_cache = cache
+        return cache
 
     @property
     def ratio_is_unseen(self) -> bool:
         """Whether p is to be estimated and no label has been counted by all workers so far."""
         return self.known_ratio is None and not bool(self.counts.any())
-
-    @property
-    def class_ratios(self) -> Tensor:
-        """p and 1-p of each task, [2, tasks]."""
-        return self.class_weights.flip(0)
-
-    @property
-    def class_weights(self) -> Tensor:
-        """1-p and p of each task, [2, tasks]: F weighs a class by the ratio of the other."""
-        own, cache = self.a, self._ratio_cache
-        if self.known_ratio is None:
-            known = (self.counts + self.seen - self.reported).to(own.dtype)
-            p = (known[0] + 0.5) / (known.sum(0) + 1)
-            return torch.stack((1 - p, p))
-        if cache is None or cache.dtype != own.dtype or cache.device != own.device:
-            p = torch.tensor(self.known_ratio, dtype=own.dtype, device=own.device)
-            self._ratio_cache = cache = torch.stack((1 - p, p))
-        return cache
 
     def agree(self, fresh: Tensor, told: Tensor) -> None:
         """Add all workers' new labels; `told` is what this one had seen when it told of its own."""
@@ -271,23 +266,3 @@ class MinMaxAUCLoss(nn.Module):
     def aligned(self, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Logits and labels of one shape: [N] for one task, [N, C] for C."""
         return aligned(logits, labels, self.tasks)
-
-
-def _look_for_misuse(loss: MinMaxAUCLoss, logits: Tensor) -> None:
-    """Warn of what would otherwise train something else in silence."""
-    loss.batches += 1
-    if loss.batches < _FIRST_BATCHES:
-        return
-    if not loss.has_optimizer:
-        warn(
-            f"{_FIRST_BATCHES} batches and no PPDSG or PPDAdam made with this loss: another "
-            "optimizer moves the weights alone, and a, b and alpha stay as they are; use "
-            "opt = codauc.PPDAdam(model, loss)."
-        )
-    if loss.link == "sigmoid" and are_readable(logits):
-        low, high = logits.detach().aminmax()
-        if 0 <= low < high <= 1:
-            warn(
-                "all logits of this batch are between 0 and 1, as probabilities are: expected "
-                "raw logits, the sigmoid is the loss's own; leave out the model's."
-            )

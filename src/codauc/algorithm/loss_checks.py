@@ -9,7 +9,7 @@ from typing import Any, SupportsFloat
 import torch
 from torch import Tensor
 
-from codauc._internal.checks import real, whole
+from codauc._internal.checks import real, warn, whole
 
 
 def checked_ratios(pos_ratio: SupportsFloat | Iterable[SupportsFloat]) -> tuple[float, ...]:
@@ -115,3 +115,45 @@ def check_values(logits: Tensor, labels: Tensor) -> None:
             f"labels: got the values {values}; expected 0 and 1, -1 and +1, or bool; "
             "turn classes into one against the rest, for example labels == positive_class."
         )
+
+
+_FIRST_BATCHES = 10  # of training, after which an optimizer should have been made
+
+_SHAPES = ("View", "Squeeze", "Unsqueeze", "Reshape", "Select", "Slice", "ToCopy", "Index")
+
+
+def ends_with_sigmoid(logits: Tensor) -> bool:
+    """Whether the last operation but changes of shape was a sigmoid or a softmax.
+
+    >>> x = torch.zeros(2, 1, requires_grad=True)
+    >>> ends_with_sigmoid(x.sigmoid().squeeze(1)), ends_with_sigmoid(2 * x)
+    (True, False)
+    """
+    node = logits.grad_fn
+    while node is not None and any(word in node.name() for word in _SHAPES):
+        node = node.next_functions[0][0]
+    return node is not None and node.name().startswith(("SigmoidBackward", "SoftmaxBackward"))
+
+
+class MisuseCheck:
+    """Warns, once, of what would otherwise train something else in silence."""
+
+    def __init__(self) -> None:
+        self.batches = 0  # of training
+
+    def look(self, logits: Tensor, link: str, *, has_optimizer: bool) -> None:
+        """At a batch of training."""
+        self.batches += 1
+        if self.batches > _FIRST_BATCHES:
+            return
+        if self.batches == 1 and link == "sigmoid" and ends_with_sigmoid(logits):
+            warn(
+                "the logits come from a sigmoid or softmax: expected raw logits, the sigmoid is "
+                "the loss's own; leave out the model's."
+            )
+        if self.batches == _FIRST_BATCHES and not has_optimizer:
+            warn(
+                f"{_FIRST_BATCHES} batches and no PPDSG or PPDAdam made with this loss: another "
+                "optimizer moves the weights alone, and a, b and alpha stay as they are; use "
+                "opt = codauc.PPDAdam(model, loss)."
+            )

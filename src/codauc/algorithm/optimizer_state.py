@@ -14,11 +14,13 @@ class OptimizerState:
     """The state of `PPDSG` or `PPDAdam` beside the model's weights; `pack` gives a plain dict."""
 
     layout: list[list[str]]  # of what is trained
+    frozen: list[str]  # names of weights that were frozen within the stage
     own: dict[str, Tensor]  # anchor and average of a and b
     loss: dict[str, Tensor]  # a, b, alpha and label counts
     steps: int  # of the stage so far
     stage_lr: float
     base_lr: float
+    first_lr: float
     gamma: float
     max_grad_norm: float | None
     settings: dict[str, Any]  # that model, loss and optimizer must share with these
@@ -47,10 +49,11 @@ class OptimizerState:
                     f"state_dict of another model: {' '.join(there)} there, {' '.join(here)} here; "
                     "build the same model, with the same parameters frozen, before loading."
                 )
-        for name, setting in settings.items():
-            if self.settings.get(name) != setting:
+        for name in {**settings, **self.settings}:
+            saved, setting = self.settings.get(name), settings.get(name)
+            if saved != setting:
                 raise ValueError(
-                    f"state_dict with {name}={self.settings.get(name)}, here {setting}: "
+                    f"state_dict with {name}={saved}, here {setting}: "
                     "make model, loss and PPDSG as they were when it was saved."
                 )
         missing = sorted(loss ^ self.loss.keys())

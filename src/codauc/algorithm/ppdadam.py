@@ -66,6 +66,9 @@ class PPDAdam(PPDSG):
     ) -> None:
         self.betas, self.eps = _betas(betas), real("eps", eps, above=0, remedy="use 1e-8")
         self.dual_lr = real("dual_lr", dual_lr, above=0, remedy="use for example 0.1")
+        for group in params if isinstance(params, list | tuple) else ():
+            if isinstance(group, dict) and "momentum" in group:
+                raise ValueError("parameter group with momentum: PPDAdam has betas instead.")
         super().__init__(
             model,
             loss,
@@ -89,8 +92,8 @@ class PPDAdam(PPDSG):
         return {**super()._fresh_state(weight), **kept}
 
     def _dual_step_size(self, stage_lr: float) -> float:
-        """`dual_lr`, which stages and schedulers multiply as they do `lr`."""
-        return self.dual_lr * super()._dual_step_size(stage_lr) / self.base_lr
+        """`dual_lr` times the stage's lr over the first lr; schedulers do not touch it."""
+        return self.dual_lr * stage_lr / self.base_lr
 
     def _inner_step(
         self, means: BatchMeans, pos_ratio: Any, inner: InnerVariables, eta: float

@@ -33,9 +33,10 @@ class PPDSG(StagedOptimizer):
     `weight_decay` (decoupled), `momentum` (torch's meaning: buf = momentum buf + g) and
     `max_grad_norm` concern w alone; a, b and alpha always take the paper's step. `params` may give
     torch's parameter groups over the model's parameters, with `lr`, `weight_decay` and `momentum`
-    of their own; the last of `param_groups` is that of a, b and alpha. A parameter without gradient
-    is left alone, as by torch's optimizers. What the loss keeps for a, b and alpha is used up by
-    the step: `model.zero_grad()` is enough between two steps.
+    of their own; a, b and alpha are in none of them, so that clipping and unscaling gradients does
+    not reach what they need. A parameter without gradient is left alone, as by torch's optimizers.
+    What the loss keeps for a, b and alpha is used up by the step: `model.zero_grad()` is enough
+    between two steps.
 
     The step size is the stage's `lr` times the factor `group["lr"] / lr`, so that a torch
     `lr_scheduler` multiplies within a stage. One above 1/(2p(1-p)) makes alpha diverge and is
@@ -102,8 +103,8 @@ class PPDSG(StagedOptimizer):
             return value  # as torch's optimizers: nothing to do, and not counted
         self._prepare_state()
         self.data_parallel.share(self.loss)
-        clip = clip_factor(self.trained.weights, self.max_grad_norm, self.trained.dtype)
-        for group in self.param_groups[:-1]:
+        clip = clip_factor(self.trained.weights, self.max_grad_norm)
+        for group in self.param_groups:
             self._step_group(group, clip)
         self._step_own(dual_size)
         self.steps += 1
@@ -111,18 +112,23 @@ class PPDSG(StagedOptimizer):
 
     def _prepare_state(self) -> None:
         """Begin the averages with the stage's first step; follow tensors that were moved."""
-        kinds = [(weight.dtype, weight.device) for weight in self.trained.weights]
+        kinds = [(t.dtype, t.device) for t in (*self.trained.weights, self.loss.a)]
         if self.steps == 0:
             self._start_averages()
-        elif kinds != self._kinds or self.own["anchor"].device != self.loss.a.device:
+        elif kinds != self._kinds:
             self._follow_moves()
         self._kinds = kinds
 
     def _step_group(self, group: dict[str, Any], clip: Tensor | None) -> None:
         """Step the weights that have a gradient, then average all."""
-        weights = [weight for weight in group["params"] if weight.requires_grad]
-        found = ((weight, self.state.get(weight)) for weight in weights)
-        states = [self._join(weight) if state is None else state for weight, state in found]
+        weights, states = [], []
+        for weight in group["params"]:
+            kept = self.state.get(weight)
+            if kept is None and weight.requires_grad:
+                kept = self._join(weight)
+            if kept is not None:
+                weights.append(weight)
+                states.append(kept)
         with_gradient = [w.grad is not None for w in weights]
         if any(with_gradient):
             stepped = list(compress(weights, with_gradient))
@@ -132,8 +138,7 @@ class PPDSG(StagedOptimizer):
             self._primal_step(stepped, gradients, list(compress(states, with_gradient)), group)
         if self.average and states:
             averages = [state["average"] for state in states]
-            pairs = zip(weights, averages, strict=True)
-            values = [w if w.dtype == mean.dtype else w.to(mean.dtype) for w, mean in pairs]
+            values = [w.to(mean.dtype) for w, mean in zip(weights, averages, strict=True)]
             torch._foreach_lerp_(averages, values, 1 / (self.steps + 1))
 
     def _primal_step(
@@ -161,6 +166,8 @@ class PPDSG(StagedOptimizer):
         loss, means = self.loss, self.loss.batch_means()
         numbers = isinstance(means.up, float)
         p, before = loss.ratio(numbers=numbers), loss.inner(numbers=numbers)
+        if numbers and not math.isfinite(sum(means)):  # of a step that a GradScaler skipped
+            means = BatchMeans(0.0, 0.0, 0.0, 0.0)
         a, b, alpha = self._inner_step(means, p, before, eta)
         if math.isfinite(self.gamma):
             pull, (a0, b0) = self._inner_pull(p, eta), _rows(self.own["anchor"], numbers)
@@ -182,6 +189,11 @@ class PPDSG(StagedOptimizer):
         """How far a and b are pulled to the anchor."""
         del pos_ratio
         return eta / (eta + self.gamma)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take over what `__getstate__` gave; the copy's parameters are others."""
+        super().__setstate__(state)
+        self._untrained = UntrainedCheck(self.model)
 
     def _check_step_size(self, eta: float) -> None:
         self._limit.check(eta, in_stage=self.steps > 0)
@@ -209,12 +221,14 @@ def _plain_gradient(weight: Tensor) -> Tensor:
     return gradient if gradient.dtype == weight.dtype else gradient.to(weight.dtype)
 
 
-def clip_factor(weights: list[Tensor], longest: float | None, dtype: torch.dtype) -> Tensor | None:
+def clip_factor(weights: list[Tensor], longest: float | None) -> Tensor | None:
     """What to multiply gradients by so that together they are at most `longest`; None for 1."""
     gradients = [tensor.grad for tensor in weights if tensor.grad is not None]
     if longest is None or not gradients:
         return None
     dense = (g.to_dense() if g.is_sparse else g for g in gradients)
-    norms = [torch.linalg.vector_norm(g, dtype=dtype) for g in dense]
+    wide = [torch.promote_types(g.dtype, torch.float32) for g in gradients]
+    widest = torch.float64 if torch.float64 in wide else torch.float32
+    norms = [torch.linalg.vector_norm(g, dtype=widest) for g in dense]
     norm = torch.linalg.vector_norm(torch.stack(norms))
     return torch.clamp(longest / (norm + 1e-6), max=1.0)

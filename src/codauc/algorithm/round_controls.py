@@ -8,7 +8,7 @@ from torch import Tensor
 
 from codauc._internal.checks import choice
 from codauc.algorithm.ppdsg import PPDSG
-from codauc.algorithm.round_message import REQUESTS
+from codauc.algorithm.round_costs import REQUESTS
 from codauc.algorithm.rounds import Around, Averager, observing_rounds
 from codauc.workers.group import Group
 

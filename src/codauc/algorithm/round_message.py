@@ -7,9 +7,9 @@ from torch import Tensor
 
 from codauc.algorithm._large_pages import empty_vector
 from codauc.algorithm.ppdsg import PPDSG
+from codauc.algorithm.round_costs import REQUESTS, tail_lengths
 from codauc.workers.group import Group
 
-REQUESTS = ("stop", "leave", "save")  # what a worker can ask of all
 _BASE = 4096  # counts travel as two digits to this base, each exact in float32
 
 
@@ -76,7 +76,7 @@ class RoundMessage:
 
     def __init__(self, opt: PPDSG, group: Group) -> None:
         self.opt, self.group = opt, group
-        self.tail_sizes = [2 * opt.loss.seen.numel(), group.size, len(REQUESTS), 1]
+        self.tail_sizes = tail_lengths(opt.loss.tasks, group.size)
         self.lay_out()
         self.labels = opt.loss.seen.clone()  # the label counts that the last message reports
         self.requests = RoundRequests()

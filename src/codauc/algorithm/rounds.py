@@ -13,8 +13,9 @@ from torch import Tensor
 from codauc.algorithm.coda_state import RoundState
 from codauc.algorithm.compression import Encoding, encoding
 from codauc.algorithm.ppdsg import PPDSG
-from codauc.algorithm.round_message import REQUESTS, RoundMessage
+from codauc.algorithm.round_costs import REQUESTS
 from codauc.algorithm.round_message import NotFiniteError as NotFiniteError
+from codauc.algorithm.round_message import RoundMessage
 from codauc.algorithm.same_start import broadcast_outside_rounds, settings_to_compare
 from codauc.algorithm.trained_state import view_like
 from codauc.workers.agreement import compare
@@ -36,7 +37,9 @@ def _observed(method: Method) -> Method:
 
 
 class Averager:
-    """Averages v, alpha, BatchNorm statistics and label counts over the group, in one collective.
+    """Averages v, alpha and BatchNorm statistics over the group, in one collective.
+
+    Label counts, requests and seconds travel with them (`RoundMessage`).
 
     The message is a copy, so that a collective that fails leaves the worker as it was. `compress`
     sends weights in fewer bytes. If one worker's numbers are not finite, no worker takes the
@@ -65,14 +68,12 @@ class Averager:
     def lay_out(self) -> None:
         """Before a stage: make the message anew if other tensors are trained now.
 
-        They are equal on all workers, as all of the model is at the start.
+        All workers take them from worker 0, as at the start.
         """
         if self.message.layout != self.opt.trained.layout():
             self.message.lay_out()
             self.encoding, self.before, self.inner_message = self._new_encoding(), None, None
-            if self.group.size > 1:
-                self.opt.trained.pack(self.message.state)
-                self.encoding.reset(self.message.vector)
+            self.same_everywhere()
 
     @torch.no_grad()
     def start(self, **settings: Any) -> None:

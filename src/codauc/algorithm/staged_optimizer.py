@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from codauc.algorithm.data_parallel import DataParallelWrapper
 from codauc.algorithm.loss import MinMaxAUCLoss
 from codauc.algorithm.optimizer_state import OptimizerState
-from codauc.algorithm.parameter_groups import checked_options
+from codauc.algorithm.parameter_groups import checked_options, weight_groups
 from codauc.algorithm.trained_state import TrainedState
 
 
@@ -18,7 +18,7 @@ class StagedOptimizer(torch.optim.Optimizer):
     """Stages and saved state of `PPDSG`; the step itself is the subclass's.
 
     `state[w]` holds for each weight its anchor, the average of its iterates and moments, and is
-    made by the first step of a stage. The last parameter group is that of a, b and alpha.
+    made by the first step of a stage. a, b and alpha are in no parameter group.
     """
 
     gamma: float
@@ -43,15 +43,15 @@ class StagedOptimizer(torch.optim.Optimizer):
         self.own: dict[str, Tensor] = {}  # anchor and average of a and b, [2, tasks]
         self._check_step_size(self.stage_lr)
         super().__init__(groups, defaults)
-        plain = {"momentum": 0.0, "weight_decay": 0.0}
-        super().add_param_group({"params": [loss.sums], **plain})
+        self.first_lr: float = float(self.param_groups[0]["lr"])  # before any scheduler
         self.trained = self._find_trained()
         self.data_parallel = DataParallelWrapper(model)
         loss.has_optimizer = True
 
-    def _find_trained(self) -> TrainedState:
-        groups = [group["params"] for group in self.param_groups[:-1]]
-        return TrainedState(self.model, self.loss, groups, getattr(self, "moments", None))
+    def _find_trained(self, names: frozenset[str] = frozenset()) -> TrainedState:
+        """What asks for gradients now, and weights of these names."""
+        groups = [group["params"] for group in self.param_groups]
+        return TrainedState(self.model, self.loss, groups, names, getattr(self, "moments", None))
 
     def _check_step_size(self, eta: float) -> None:
         """Raise if a, b and alpha cannot take steps of this size."""
@@ -71,6 +71,8 @@ class StagedOptimizer(torch.optim.Optimizer):
     @torch.no_grad()
     def end_stage(self) -> None:
         """Take the stage's result, the average of its iterates, as the point to begin anew from."""
+        if self.engaged:
+            raise RuntimeError("end_stage() of an optimizer that a CoDA drives: call coda.end().")
         if self.steps:
             self.take_result()
         self.begin_stage()
@@ -107,13 +109,18 @@ class StagedOptimizer(torch.optim.Optimizer):
             state["average"] = weight.detach().to(wide, copy=True)
         return state
 
-    def _join(self, weight: Tensor) -> dict[str, Any]:
-        """Train a weight that was frozen until now: constant, so that its average is known."""
+    def _join(self, weight: Tensor) -> dict[str, Any] | None:
+        """Train a weight that was frozen until now: constant, so that its average is known.
+
+        None if it has no gradient, or is no longer part of the model.
+        """
+        name = next((n for n, p in self.model.named_parameters() if p is weight), None)
+        if name is None or weight.grad is None:
+            return None
         if self.engaged:
-            names = {id(p): name for name, p in self.model.named_parameters()}
             raise RuntimeError(
-                f"{names.get(id(weight))} was unfrozen within a stage of CoDA, whose rounds do "
-                "not average it: unfreeze between two stages."
+                f"{name} was unfrozen within a stage of CoDA, whose rounds do not average it: "
+                "unfreeze between two stages."
             )
         self.trained = self._find_trained()
         self.state[weight] = state = self._fresh_state(weight)
@@ -132,8 +139,8 @@ class StagedOptimizer(torch.optim.Optimizer):
         return self.stage_lr * (float(group["lr"]) / self.base_lr)
 
     def _dual_step_size(self, stage_lr: float) -> float:
-        """The step size of a, b and alpha."""
-        return stage_lr * (float(self.param_groups[-1]["lr"]) / self.base_lr)
+        """The step size of a, b and alpha; a scheduler multiplies it as that of the first group."""
+        return stage_lr * (float(self.param_groups[0]["lr"]) / self.first_lr)
 
     @property
     def step_size(self) -> float:
@@ -149,9 +156,8 @@ class StagedOptimizer(torch.optim.Optimizer):
             raise RuntimeError(
                 "add_param_group within a stage: call begin_stage() or end_stage() before."
             )
-        checked_options(param_group)
-        super().add_param_group(param_group)
-        self.param_groups[-2:] = reversed(self.param_groups[-2:])  # that of a, b, alpha stays last
+        (group,) = weight_groups(self.model, [param_group])
+        super().add_param_group(group)
         self.trained = self._find_trained()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -168,11 +174,13 @@ class StagedOptimizer(torch.optim.Optimizer):
         packed = super().state_dict()
         return OptimizerState(
             layout=self.trained.layout(),
+            frozen=self.trained.frozen(),
             own=_copies(self.own),
             loss=_copies(self.loss.state_dict()),
             steps=self.steps,
             stage_lr=self.stage_lr,
             base_lr=self.base_lr,
+            first_lr=self.first_lr,
             gamma=self.gamma,
             max_grad_norm=self.max_grad_norm,
             settings=self.settings(),
@@ -184,7 +192,7 @@ class StagedOptimizer(torch.optim.Optimizer):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore what `state_dict` gave; the argument is neither kept nor changed."""
         state = OptimizerState.unpack(state_dict)
-        trained = self._find_trained()
+        trained = self._find_trained(frozenset(state.frozen))
         state.check(trained.layout(), self.settings(), set(self.loss.state_dict()))
         self._check_kept(state, trained.weights)
         super().load_state_dict({"state": state.state, "param_groups": state.param_groups})
@@ -195,7 +203,7 @@ class StagedOptimizer(torch.optim.Optimizer):
         self.own = _copies(state.own)
         self.loss.load_state_dict(state.loss)
         self.steps, self.stage_lr = state.steps, state.stage_lr
-        self.base_lr, self.gamma = state.base_lr, state.gamma
+        self.base_lr, self.first_lr, self.gamma = state.base_lr, state.first_lr, state.gamma
         self.max_grad_norm = state.max_grad_norm
         if self.steps:
             self._follow_moves()
@@ -225,11 +233,13 @@ class StagedOptimizer(torch.optim.Optimizer):
             "pos_ratio": None if loss.known_ratio is None else list(loss.known_ratio),
             "margin": loss.margin,
             "link": loss.link,
+            "mix": loss.mix,
         }
 
     def __getstate__(self) -> dict[str, Any]:
         """What copies and pickles hold: model, loss and state, without an engine and its hooks."""
         left_out = {"trained", "data_parallel", *(n for n in self.__dict__ if n.endswith("_hooks"))}
+        left_out |= {"step", "_opt_called"}  # which torch's schedulers put there
         kept = {name: value for name, value in self.__dict__.items() if name not in left_out}
         return {**kept, "engaged": False}
 

@@ -57,12 +57,12 @@ class TrainedState:
         model: nn.Module,
         loss: MinMaxAUCLoss,
         groups: list[list[nn.Parameter]],
+        names: frozenset[str] = frozenset(),
         moments: Callable[[list[Tensor]], list[Tensor]] | None = None,
     ) -> None:
-        weights = [slot for group in groups for slot in _weight_slots(model, group)]
+        weights = [slot for group in groups for slot in _weight_slots(model, group, names)]
         own = [Slot(f"loss.{name}", name, loss, name) for name in ("a", "b", "alpha")]
         self.slots = [*weights, *own, *_statistics(model)]
-        self.moments = moments
         _check_slots(self.slots)
         self._held = [(s.owner._parameters, s.attribute, s.tensor, s) for s in weights]
         self.weights = [slot.tensor for slot in weights]
@@ -73,6 +73,7 @@ class TrainedState:
             self.dtype = torch.promote_types(self.dtype, tensor.dtype)
         self.weight_size = sum(weight.numel() for weight in self.weights)
         self.steered_size = self.weight_size + 3 * loss.tasks  # what steps move
+        self.moments = moments
         self.size = sum(tensor.numel() for tensor in tensors)
         if moments is not None:
             self.size += self.weight_size
@@ -131,6 +132,10 @@ class TrainedState:
             for slot, t in ((slot, slot.tensor) for slot in self.slots)
         ]
 
+    def frozen(self) -> list[str]:
+        """Names of weights that no longer ask for gradients."""
+        return [slot.name for *_, weight, slot in self._held if not weight.requires_grad]
+
     def check(self) -> None:
         """Raise if the model has another parameter in the place of one that is trained."""
         for table, attribute, tensor, slot in self._held:
@@ -144,9 +149,10 @@ class TrainedState:
                     )
 
 
-def _weight_slots(model: nn.Module, group: list[nn.Parameter]) -> list[Slot]:
-    """The parameters of one group that ask for gradients, in the model's order."""
-    wanted = {id(parameter) for parameter in group if parameter.requires_grad}
+def _weight_slots(model: nn.Module, group: list[nn.Parameter], names: frozenset[str]) -> list[Slot]:
+    """The parameters of one group that ask for gradients or have these names, in order."""
+    named = {id(p) for name, p in model.named_parameters() if name in names}
+    wanted = {id(p) for p in group if p.requires_grad or id(p) in named}
     found: dict[int, Slot] = {}
     for prefix, module in model.named_modules():
         for attribute, parameter in module._parameters.items():

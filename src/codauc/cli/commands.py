@@ -6,24 +6,29 @@ import json
 import os
 import sys
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from codauc._internal.checks import listed
 from codauc._internal.files import whole_file
 from codauc._internal.imports import imported_class, importing_from_here
 from codauc._internal.terminal import printable, printable_lines
 from codauc._internal.text_table import table
-from codauc.cli.setting_options import in_options, settings_of, settings_with_options
+from codauc.cli.options import parsers
+from codauc.cli.setting_options import in_options, settings_of
 from codauc.runs.directory import MODEL, PROFILE, REPORT, SUMMARY, VALIDATION, RunFolder
+from codauc.runs.named_settings import settings_with_options
+from codauc.runs.settings import CONFIG, RunSettings
 
 Options = dict[str, Any]
 
 
 def train(options: Options) -> int:
     """Train, print the result, and name the report."""
-    from codauc.training.run import train as run
+    from codauc.training.train_call import train as run
 
     settings = settings_of(options)
     with importing_from_here([settings.model.name, *options["callback"]]):
@@ -36,6 +41,7 @@ def train(options: Options) -> int:
             tensorboard=options["tensorboard"],
             profile=options["profile"],
             callbacks=[_callback(path) for path in options["callback"]],
+            words=partial(in_options, known=parsers()[1]["train"].options),
         )
     if not summary:  # under torchrun: another worker prints
         return 0
@@ -50,6 +56,31 @@ def train(options: Options) -> int:
     if summary.get("stopped"):
         return 0 if summary["saved"] else 1
     return 130 if summary.get("interrupted") else 0
+
+
+def inspect(options: Options) -> int:
+    """Print how every column of a table would be read, and what is unusual."""
+    from codauc.data.column_record import record_rows, to_json
+    from codauc.data.opening import open_data
+    from codauc.metrics.single_columns import with_deciding_columns
+    from codauc.workers.group import LocalGroup
+
+    settings = settings_of(options)
+    opened = with_deciding_columns(open_data(settings.data, LocalGroup(), settings.seed))
+    records = opened.train.columns
+    parts = {"train": opened.train, "validation": opened.validation, "test": opened.test}
+    rows = {name: part.samples for name, part in parts.items() if part is not None}
+    if options["json"]:
+        target = {"positive": opened.positive, "negative": opened.negative[:20]}
+        say_json({**to_json(records), **target, "rows": rows, "notes": opened.hints})
+        return 0
+    known = parsers()[1]["train"].options
+    text = [table(*record_rows(records), left=(0, 1, 4, 5)), ""] if records else []
+    counts = ", ".join(f"{count:,} {name}" for name, count in rows.items())
+    text.append(f"Rows: {counts}; {opened.train.pos_ratio:.2%} of the training rows positive.")
+    text.append(f"Positive: {listed(opened.positive)}; negative: {listed(opened.negative)}.")
+    say(in_options("\n".join([*text, *(f"Note: {hint}" for hint in opened.hints)]), known))
+    return 0
 
 
 def _profile(folder: RunFolder) -> list[str]:
@@ -101,33 +132,15 @@ def _callback(path: str) -> Any:
 
 def _result(summary: dict[str, Any]) -> list[str]:
     from codauc.report.run_page import FEW_POSITIVES, too_good
+    from codauc.report.run_summary import few_positives, outcome_lines
 
     known = [each.option for _, each in settings_with_options()]
     lines = [printable(f"Note: {in_options(note, known)}") for note in summary["notes"]]
     if 0 < summary["test_positives"] < FEW_POSITIVES:
-        lines.append(f"Note: only {summary['test_positives']} test positives: a wide interval.")
+        lines.append(f"Note: {few_positives(summary['test_positives'])}")
     if doubt := too_good(summary["test_auc"]):
         lines.append(f"Note: {doubt}")
-    if summary["interrupted"]:
-        lines.append(f"Interrupted after {summary['steps']} steps; the best model is kept.")
-    if summary["test_auc"] is None:
-        auc = summary["validation_auc"]
-        text = "no validation set either" if auc is None else f"validation AUC {auc:.4f}"
-        return [*lines, f"No test {'AUC' if summary['test_samples'] else 'set'}; {text}."]
-    cost = f"{summary['steps']} steps, {summary['seconds']:.0f} s"
-    if len(summary["workers"]) > 1:
-        cost += (
-            f", {summary['rounds']} rounds, {summary['bytes_per_worker'] / 1e6:.1f} MB per worker"
-        )
-    return [
-        *lines,
-        f"Test AUC {summary['test_auc']:.4f} (95% interval {summary['auc_low']:.4f} to "
-        f"{summary['auc_high']:.4f}), average precision {summary['average_precision']:.4f}; "
-        f"{summary['test_samples']} samples, {summary['test_positives']} positive.",
-        f"Trained on {summary['train_samples']} samples, {summary['pos_ratio']:.2%} positive: "
-        f"{cost}.",
-        *_threshold_lines(summary),
-    ]
+    return [*lines, *outcome_lines(summary), *_threshold_lines(summary)]
 
 
 def _threshold_lines(summary: dict[str, Any]) -> list[str]:
@@ -255,6 +268,15 @@ def _say_compared(runs: list[RunFolder], page: Path, options: Options) -> None:
             say(f"Picture: {page}")
 
 
+def plan(options: Options) -> int:
+    """Print what ways to train on several workers would send, and how long they would take."""
+    from codauc.cli.plan_command import plan_text
+
+    text, values = plan_text(options)
+    say_json(values) if options["json"] else say(text)
+    return 0
+
+
 def report(options: Options) -> int:
     """Write a run's report anew."""
     from codauc.report.run_page import page
@@ -290,6 +312,8 @@ def baselines(options: Options) -> int:
     from codauc.reproduce.baselines import SEEDS_HEADER, Baselines, seed_rows
     from codauc.training.directory_claim import new_directory
 
+    if options["run"] is not None:
+        return _beside(options)
     settings, seeds = settings_of(options), options["seeds"]
     if seeds < 1:
         raise ValueError(f"--seeds {seeds}: expected at least 1.")
@@ -317,6 +341,25 @@ def baselines(options: Options) -> int:
         say_json([dict(zip(SEEDS_HEADER, row, strict=True)) for row in rows])
     else:
         say(table(SEEDS_HEADER, rows))
+    return 0
+
+
+def _beside(options: Options) -> int:
+    """Fit models of other libraries to the rows of a run, whose report then compares them."""
+    from codauc.reproduce.baselines import Baselines
+
+    typed = sorted(name.rpartition(".")[2].replace("_", "-") for name in options if "." in name)
+    if typed or options["config"] or options["out"] or options["seeds"] != 1:
+        raise ValueError(
+            f"--run {options['run']} has its own settings and directory: expected neither DATA nor "
+            f"other settings with it{': got ' + ', '.join(typed) if typed else ''}; leave them out."
+        )
+    run = RunFolder(options["run"])
+    settings = RunSettings.from_dict(run.config(), str(run / CONFIG), trust=True)  # builds nothing
+    how = {key: options[key] for key in ("resume", "overwrite")}
+    quiet = options["quiet"] or options["json"]
+    others = Baselines(settings, run / "baselines", **how, quiet=quiet).beside(run)
+    _say_compared([run, *map(RunFolder, others)], run / REPORT, options)
     return 0
 
 

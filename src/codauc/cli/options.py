@@ -9,9 +9,10 @@ from typing import Any, NoReturn
 
 from codauc._internal.setting_types import declared
 from codauc._internal.terminal import message_lines
-from codauc.cli.setting_options import TABLES, add_setting, read_list, settings_with_options
+from codauc.cli.setting_options import add_setting, read_list
 from codauc.reproduce.demo_settings import DemoSettings
 from codauc.reproduce.study import SCALES
+from codauc.runs.named_settings import TABLES, settings_with_options
 from codauc.version import __version__
 
 # Groups of options are called as their tables of settings, but for these.
@@ -28,6 +29,11 @@ run holds the settings, the history, the model, the AUC of the test set and a re
   codauc train cifar-10-binary.tar.gz --positive half --keep-negatives 0.4 --simulate 4
   codauc train --config runs/fraud-1/config.toml --seed 1 --out runs/again
   codauc train --resume --out runs/fraud-1""",
+    "inspect": """how the columns of a table are read, without training
+Print for each column what it is taken for, the share of missing values, examples and
+what is unusual: ids and texts that are left out, columns that decide alone.
+
+  codauc inspect fraud.csv --target is_fraud""",
     "baselines": """compare with other ways to train and with other libraries
 Train the same network with CoDA, PPD-SG on one worker, NP-PPD-SG, one-shot averaging and
 cross-entropy (data parallel; local steps), on simulated workers; fit logistic regression,
@@ -35,7 +41,8 @@ HistGradientBoosting and, where installed, LightGBM, CatBoost and XGBoost to the
 of a table; print one table with paired intervals.
 
   codauc baselines fraud.csv --target is_fraud --simulate 4
-  codauc baselines fraud.csv --target is_fraud --seeds 5""",
+  codauc baselines fraud.csv --target is_fraud --seeds 5
+  codauc baselines --run runs/fraud-1""",
     "evaluate": """the AUC of a run's model on other data
 Score labelled data with a run's model; print the AUC with its interval.
 
@@ -64,6 +71,12 @@ Write report.html from what a run's directory holds, also of a run that was kill
 Write the model with its scaling of numbers and its calibration as one ONNX file.
 
   codauc export runs/fraud-1 --onnx fraud.onnx""",
+    "plan": """before a run: rounds, bytes and hours on several workers
+Compute what data parallel training, NP-PPD-SG and CoDA with several periods would send
+and how long they would take over a given link, and suggest a command. Nothing is run.
+
+  codauc plan --workers 4 --parameters 1.1m --step-time 20ms --bandwidth 100mbit
+  codauc plan --workers 16 --model resnet50 --image-size 64 --measure --bandwidth 1gbit""",
     "reproduce": """the paper's figures and tables, from your own runs
 Run what a figure or a table of the paper needs, side by side, and draw it. Give the
 same command again to resume after an interruption; finished runs are not repeated.
@@ -137,11 +150,32 @@ def parsers(*, full: bool = False) -> tuple[Parser, dict[str, Parser]]:
     commands: dict[str, Parser] = dict(made.choices)
     for name in ("train", "baselines"):
         _training(commands[name], full=full, baselines=name == "baselines")
+    _inspect(commands["inspect"])
     _reproduce(commands["reproduce"])
     for each in declared(DemoSettings):
         add_setting(commands["demo"], each, each.name)
     _using_runs(commands)
+    _plan(commands["plan"])
     return top, commands
+
+
+def _plan(parser: Parser) -> None:
+    """Options of a plan."""
+    _add(parser, "--workers", "how many workers", "K", type=int, required=True)
+    _add(parser, "--parameters", "trained parameters, such as 1100000 or 1.1m", "N")
+    _add(parser, "--model", "a network by name, in place of --parameters", "NAME")
+    _add(parser, "--image-size", "pixels of its images (default: 32)", "N", type=int, default=32)
+    _add(parser, "--batch-size", "samples per step, for --measure (default: 32)", "N", type=int,
+         default=32)  # fmt: skip
+    _add(parser, "--step-time", "seconds of one step, such as 20ms", "TIME")
+    _add(parser, "--measure", "measure a step of --model on this machine instead")
+    _add(parser, "--bandwidth", "of each worker's link (default: 100mbit)", "RATE",
+         default="100mbit")  # fmt: skip
+    _add(parser, "--latency", "of each message (default: 1ms)", "TIME", default="1ms")
+    _add(parser, "--steps", "steps of the run (default: 4000)", "N", type=int, default=4000)
+    _add(parser, "--recipe", "default, whose adaptive steps send second moments, or paper", "NAME",
+         choices=("default", "paper"), default="default")  # fmt: skip
+    _add(parser, *_JSON)
 
 
 _TRUST = ("--trust-config", "import the network that the settings file or the run names as "
@@ -181,12 +215,22 @@ def _training(command: Parser, *, full: bool, baselines: bool) -> None:
     if baselines:
         add("--seeds", "repeat with so many seeds, each with splits of its own (%(default)s)", "N",
             type=int, default=1)  # fmt: skip
+        add("--run", "fit only models of other libraries, to the rows of this run; its report then "
+            "compares them", "RUN")  # fmt: skip
     else:
         add("--tensorboard", "also write events for TensorBoard")
         add("--profile", "measure where the time goes: a table, profile.json, a part of the "
             "report, and trace.json of a few steps; the model stays the same")  # fmt: skip
         own = {"action": "append", "default": []}
         add("--callback", "a codauc.Callback of your own", "MODULE:CLASS", **own)
+
+
+def _inspect(command: Parser) -> None:
+    """The options that say how data are read."""
+    for table, each in settings_with_options():
+        if table == "data" or each.name == "seed":
+            add_setting(command, each, f"{table}.{each.name}")
+    _add(command, *_JSON)
 
 
 def _using_runs(commands: dict[str, Parser]) -> None:

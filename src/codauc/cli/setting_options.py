@@ -7,25 +7,15 @@ import ast
 import re
 import shlex
 import tomllib
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import fields, replace
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from codauc._internal.files import read_text
-from codauc._internal.setting_types import Setting, declared
-from codauc.runs.settings import CONFIG, PERIODS, Recipe, RecipeSettings, RunSettings, first_period
-
-# The tables of config.toml and the classes that declare them; "run" is what is above the tables.
-_CLASSES: dict[str, Any] = {each.name: each.default_factory for each in fields(RunSettings)}
-TABLES = {name: kind for name, kind in _CLASSES.items() if isinstance(kind, type)}
-TABLES |= {"recipe": Recipe, "run": RunSettings}
-
-
-def settings_with_options() -> Iterator[tuple[str, Setting]]:
-    """Every setting that has an option, with the name of its table."""
-    for table, kind in TABLES.items():
-        yield from ((table, each) for each in declared(kind) if each.option)
+from codauc._internal.setting_types import Setting
+from codauc.runs.named_settings import TABLES, settings_with_options
+from codauc.runs.settings import CONFIG, PERIODS, RecipeSettings, RunSettings, first_period
 
 
 def add_setting(group: Any, each: Setting, dest: str, *, hidden: bool = False) -> None:
@@ -41,12 +31,25 @@ def add_setting(group: Any, each: Setting, dest: str, *, hidden: bool = False) -
         group.add_argument(dest, metavar=each.option, nargs="?", **known)
         return
     if each.kind == "bool" and each.metavar is None:
-        known["action"] = "store_true"
+        both = each.default is None  # it may be said, denied, or left open
+        known["action"] = argparse.BooleanOptionalAction if both else "store_true"
     else:
         known |= {"type": _READERS[each.kind], "metavar": each.metavar}
+        known["action"] = _Once
     if each.kind == "tuple[int, ...]":
         known["nargs"] = "+"
     group.add_argument(each.option, dest=dest, **known)
+
+
+class _Once(argparse.Action):
+    """Keeps a value; a second one is an error, as one of the two would be lost in silence."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option: str | None = None) -> None:
+        """Called by the parser."""
+        if hasattr(namespace, self.dest):
+            joined = " with commas between" if self.type is read_list else ""
+            parser.error(f"{option} was given twice: expected it once{joined}.")
+        setattr(namespace, self.dest, values)
 
 
 def settings_of(options: dict[str, Any]) -> RunSettings:
@@ -173,7 +176,7 @@ _QUALIFIED = rf"(?P<table>{'|'.join(TABLES)})\.(?P<field>[a-z_]+)\b=?"
 _PLAIN = r"(?P<argument>[a-z_]+)="
 _TEXT = r"'(?:[^'\\]|\\.)*'|" + r'"(?:[^"\\]|\\.)*"'
 _LIST = rf"\[(?:(?:{_TEXT})(?:, )?)*\]|\((?:(?:{_TEXT}),? ?)*\)"
-_VALUE = rf"(?P<value>True\b|{_TEXT}|{_LIST})?"
+_VALUE = rf"(?P<value>True\b|False\b|{_TEXT}|{_LIST})?"
 _NAMED = re.compile(rf"(?<![\w./-])(?:{_QUALIFIED}|{_PLAIN}){_VALUE}")
 
 
@@ -202,6 +205,9 @@ def in_options(
             return found[0]
         if found["value"] is None:
             return f"{option} " if found[0].endswith("=") else option
+        if found["value"] == "False":
+            opposite = option.replace("--", "--no-", 1)
+            return opposite if opposite in known else f"{option} False"
         return option if found["value"] == "True" else f"{option} {_typed(found['value'])}"
 
     return _NAMED.sub(translated, message)

@@ -56,6 +56,17 @@ class ColumnRecord:
     notes: tuple[str, ...] = ()
     auc: float | None = None
 
+    @property
+    def leak(self) -> str:
+        """What to say of a column that decides alone; "" of others."""
+        if self.auc is None:
+            return ""
+        return (
+            f"column {self.name!r} alone gives AUC {auc_text(self.auc)} on the training rows: it "
+            "may be made from the labels. If it is not known when the model is used, leave it out: "
+            f"drop=[{self.name!r}]."
+        )
+
     @staticmethod
     def from_dict(plain: Any) -> ColumnRecord:
         """What `dataclasses.asdict` gave, also after a way through JSON."""
@@ -100,18 +111,21 @@ def _count(kind: str, count: int) -> str:
 
 def _notes(records: Sequence[ColumnRecord], most: int = 5) -> list[str]:
     """What is unusual: first what decides alone, then the rest up to a few lines."""
-    lines = [
-        f"Warning: column {record.name!r} alone gives AUC {auc_text(record.auc)} on the training "
-        "rows: it may be made from the labels. If it is not known when the model is used, leave "
-        f"it out: drop=[{record.name!r}]."
-        for record in records
-        if record.auc is not None
-    ]
+    leaks = [record for record in records if record.auc is not None]
+    lines = [f"Warning: {record.leak}" for record in leaks[:most]]
+    if len(leaks) > most:
+        lines.append(f"... and {len(leaks) - most} columns more that decide alone.")
     notes = [(r.name, text) for r in records if r.kind != "dropped" for text in r.notes]
     shown = [f"Note: column {name!r}: {text}." for name, text in notes[:most]]
     if len(notes) > most:
         shown.append(f"... and {len(notes) - most} notes more: codauc inspect shows all.")
     return lines + shown
+
+
+def target_notes(records: Iterable[ColumnRecord]) -> list[str]:
+    """What a person should know of the labels."""
+    targets = [record for record in records if record.kind == "target"]
+    return [f"Column {record.name!r}: {text}." for record in targets for text in record.notes]
 
 
 def record_rows(records: Sequence[ColumnRecord]) -> tuple[list[str], list[list[str]]]:

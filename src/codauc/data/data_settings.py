@@ -60,6 +60,14 @@ class DataSettings:
     nan: str = setting(
         "error", "whether NaN is an error or a missing value ({default})",
         choices=("error", "missing"))
+    decimal: str | None = setting(
+        None, "decimal mark of a CSV, where its numbers do not show it", metavar=".|,")
+    dayfirst: bool | None = setting(
+        None, "dates such as 01/02/2024 have the day first, or with --no-dayfirst the month")
+    na_values: tuple[str, ...] = setting(
+        (), "further texts of a CSV that are missing values", metavar="TEXT[,...]")
+    encoding: str | None = setting(
+        None, "encoding of a CSV that is not UTF-8, such as latin-1", metavar="NAME")
     silo: str | None = setting(
         None, "column such as the hospital: no silo is split between workers", metavar="COLUMN")
     skew: float | None = setting(
@@ -81,7 +89,7 @@ class DataSettings:
 
     def __post_init__(self) -> None:
         check(self)
-        as_tuples(self, "positive", "negative", "drop", "categories")
+        as_tuples(self, "positive", "negative", "drop", "categories", "na_values")
         check_text("source", self.source)
         if self.group is not None and self.time is not None:
             raise ValueError(

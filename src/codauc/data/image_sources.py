@@ -28,7 +28,7 @@ from codauc.data.standard_images import (
     scaled,
 )
 from codauc.data.tables.encoder import Target
-from codauc.data.tables.labels import label, positives_of, resolve
+from codauc.data.tables.labels import choice_note, label, positives_of, resolve
 from codauc.data.tables.table_sources import TABLES
 
 SAMPLE = "fashion-tiny"  # comes with the package
@@ -64,14 +64,18 @@ def known_labels(settings: DataSettings, y: Tensor, classes: list[str]) -> Tenso
     return torch.tensor(flags)[y] if classes else None
 
 
-def binary_labels(settings: DataSettings, y: Tensor, classes: list[str]) -> Tensor:
-    """Which labels are positive."""
+def positive_classes(
+    settings: DataSettings, y: Tensor, classes: list[str]
+) -> tuple[Tensor, tuple[str, ...]]:
+    """Which classes are positive, and a note where that was decided for the person."""
     if settings.positive == ("half",):
-        return y < len(classes) // 2
+        return torch.arange(len(classes)) < len(classes) // 2, ()
     where, names = f"{settings.source}, the classes", [label(name) for name in classes]
     counts = dict(zip(names, y.bincount(minlength=len(names)).tolist(), strict=True))
     target = resolve(where, "class", counts, settings.positive or None)
-    return torch.tensor([name in target.positive for name in names])[y]
+    note = choice_note(target, counts, settings.positive or None)
+    flags = torch.tensor([name in target.positive for name in names])
+    return flags, (f"{note}.",) if note else ()
 
 
 def read_images(settings: DataSettings, *, labelled: bool = True) -> NamedImages:

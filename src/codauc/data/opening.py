@@ -16,6 +16,7 @@ from torch import Tensor
 
 from codauc._internal.checks import warn
 from codauc.data.binary_labels import thin_negatives
+from codauc.data.column_record import target_notes
 from codauc.data.data_settings import DataSettings
 from codauc.data.dataset import DataSet, Part
 from codauc.data.fingerprint import Marks, file_marks, row_marks, total
@@ -24,11 +25,12 @@ from codauc.data.image_sources import (
     SAMPLE,
     NamedImages,
     Samples,
-    binary_labels,
     is_pattern,
     known_labels,
+    positive_classes,
     read_images,
 )
+from codauc.data.in_memory import IN_MEMORY, InMemory, cannot_be_found_again
 from codauc.data.repeated_values import split_hints
 from codauc.data.rows import as_rows
 from codauc.data.shards import ShardCount, even_shards, skewed_shards
@@ -42,17 +44,23 @@ from codauc.workers.group import Group
 
 
 def open_data(
-    settings: DataSettings, group: Group, seed: int = 0, progress: Progress | None = None
+    settings: DataSettings,
+    group: Group,
+    seed: int = 0,
+    progress: Progress | None = None,
+    memory: InMemory | None = None,
 ) -> DataSet:
     """A worker's part of what `settings` name: a table, arrays, images in folders or archives.
+
+    What is in memory is given as `memory`.
 
     Which samples are for training, validation and testing is decided by `seed` and the labels, not
     by the number of workers. What is learnt of a table's columns comes from the training part.
     """
     if settings.own:
         settings = replace(settings, source=settings.source.replace("{rank}", str(group.rank)))
-    if together(group, lambda: is_table(settings), "start"):
-        found = _open_table(settings, group, seed, progress)
+    if memory is not None or together(group, lambda: is_table(settings), "start"):
+        found = _open_table(settings, group, seed, progress, memory)
     elif refused := _only_of_tables(settings):
         raise ValueError(f"{refused} with images: expected a table; leave it out.")
     else:
@@ -81,6 +89,7 @@ def open_whole(
         request = TableRequest(
             encoder=encoder,
             nan=settings.nan,
+            **{name: getattr(settings, name) for name in _WRITTEN},
             own=settings.own,
             drop=settings.drop,
             target=settings.target,
@@ -97,6 +106,8 @@ def open_whole(
 def is_table(settings: DataSettings) -> bool:
     """Whether the source is a table or an array, not images; raise if there is no such source."""
     path = Path(settings.source)
+    if settings.source == IN_MEMORY:
+        raise cannot_be_found_again()
     if settings.images is not None or settings.source == SAMPLE or is_pattern(settings.source):
         return False
     if not path.exists():
@@ -148,19 +159,35 @@ def _split(settings: DataSettings, seed: int, *, own_test: bool) -> Split | None
     return Split(test, settings.validation, seed, settings.group, settings.time)
 
 
+_WRITTEN = ("decimal", "dayfirst", "na_values", "encoding")
 # What the settings of data and the request to read a table have in common.
-_SHARED = ("target", "categories", "drop", "keep_negatives", "silo", "skew", "own", "nan")
+_SHARED = (
+    "target",
+    "categories",
+    "drop",
+    "keep_negatives",
+    "silo",
+    "skew",
+    "own",
+    "nan",
+    *_WRITTEN,
+)
 
 
 def _open_table(
-    settings: DataSettings, group: Group, seed: int, progress: Progress | None
+    settings: DataSettings,
+    group: Group,
+    seed: int,
+    progress: Progress | None,
+    memory: InMemory | None,
 ) -> DataSet:
     if settings.target is None:
-        raise ValueError(
-            f"{settings.source} is a table: name its column of labels with target=COLUMN."
-        )
+        what = settings.source if memory is None else "the frame"
+        raise ValueError(f"{what} is a table: name its column of labels with target=COLUMN.")
     split = _split(settings, seed, own_test=settings.test is not None)
     shared: dict[str, Any] = {name: getattr(settings, name) for name in _SHARED}
+    if memory is not None and memory.labels is not None:
+        shared["target"] = memory.labels
     positive = settings.positive or None
     request = TableRequest(
         **shared,
@@ -171,15 +198,17 @@ def _open_table(
         examine=split is not None and split.by is None,
     )
     names = ["train", *(part for part in PARTS[1:] if split is not None and getattr(split, part))]
-    parts = read_parts(settings.source, request, names, group)
+    source = settings.source if memory is None else memory.source
+    parts = read_parts(source, request, names, group)
     hints = _hints(parts)
     parts = {name: replace(part, examined=None) for name, part in parts.items()}
     if settings.test is not None:
-        parts["test"] = _own_test(settings, request, parts["train"].encoder, group)
+        own = None if memory is None else memory.test
+        parts["test"] = _own_test(settings, request, parts["train"].encoder, group, own)
     opened = DataSet.of_table(
         parts["train"], parts.get("validation"), parts.get("test"), settings.watch
     )
-    return replace(opened, hints=hints)
+    return replace(opened, hints=(*hints, *target_notes(parts["train"].columns)))
 
 
 def _hints(parts: dict[str, Part]) -> tuple[str, ...]:
@@ -191,23 +220,31 @@ def _hints(parts: dict[str, Part]) -> tuple[str, ...]:
 
 
 def _own_test(
-    settings: DataSettings, request: TableRequest, encoder: Encoder | None, group: Group
+    settings: DataSettings,
+    request: TableRequest,
+    encoder: Encoder | None,
+    group: Group,
+    memory: InMemory | None,
 ) -> Part:
-    """The test set that is a file of its own."""
+    """The test set that is a file of its own, or in memory."""
     source = str(settings.test)
+    if memory is None and source == IN_MEMORY:
+        raise cannot_be_found_again()
     own = settings.own and "{rank}" in source
     request = TableRequest(
         # an array's labels are a file or an array of its own
-        target=settings.target if source.endswith(".npy") else None,
+        target=settings.target if source.endswith(".npy") else getattr(memory, "labels", None),
         positive=request.positive,
         encoder=encoder,
         own=own,
         seed=request.seed,
         nan=request.nan,
+        **{name: getattr(request, name) for name in _WRITTEN},
         progress=request.progress,
     )
     source = source.replace("{rank}", str(group.rank)) if own else source
-    part = read_parts(source, request, ["train"], group)["train"]
+    found = source if memory is None else memory.source
+    part = read_parts(found, request, ["train"], group)["train"]
     for note in part.notes if group.rank == 0 else ():
         warn(f"{settings.test}: {note}")
     if part.y is None:
@@ -220,7 +257,8 @@ def _own_test(
 def _open_images(settings: DataSettings, group: Group, seed: int) -> DataSet:
     images = together(group, lambda: _read_once(settings, group), "start")
     classes, train, test = images.classes, images.train, images.test
-    labels = together(group, lambda: binary_labels(settings, train.y, classes), "start")
+    flags, hints = together(group, lambda: positive_classes(settings, train.y, classes), "start")
+    labels = flags[train.y]
     compare(group, {"labels": labels, "source": len(train.x)}, torch.device("cpu"))
     split = _split(settings, seed, own_test=test is not None)
     by = _image_groups(settings, group) if split else None
@@ -242,7 +280,7 @@ def _open_images(settings: DataSettings, group: Group, seed: int) -> DataSet:
         held_out = [name for name in PARTS[1:] if getattr(split, name)]
         parts |= {name: part(train, labels, rows[name]) for name in held_out}
     if test is not None:
-        test_labels = binary_labels(settings, test.y, classes)
+        test_labels = flags[test.y]
         parts["test"] = part(test, test_labels, torch.arange(len(test_labels)))
     positive = {classes[i] for i in torch.unique(train.y[labels]).tolist()}
     return DataSet(
@@ -253,6 +291,7 @@ def _open_images(settings: DataSettings, group: Group, seed: int) -> DataSet:
         tuple(name for name in classes if name not in positive),
         tuple(as_rows(parts["train"].x).gather(torch.tensor([0])).shape[1:]),
         settings.watch,
+        hints,
     )
 
 

@@ -61,7 +61,7 @@ def baselines_card(run: Material) -> Card:
         "model less that of this run (DeLong, paired); if its interval holds 0, they cannot be "
         "told apart on this test set. Defaults of each library; the number of trees by the AUC of "
         "the validation set.",
-        table=CardTable(header, rows),
+        table=CardTable(header, rows, stack=True),
     )
 
 

@@ -10,7 +10,7 @@ from codauc.report.charts import interval_chart
 from codauc.report.rendering import Card, CardTable
 from codauc.report.run_material import Material, dicts
 
-MOST_COLUMNS = 20
+MOST_COLUMNS, MOST_LISTED = 20, 200  # in the chart, and in the table
 _Row = tuple[str, float, float, float, str]
 
 
@@ -51,6 +51,23 @@ def _importance_caption(run: Material) -> str:
 _NUMBERS = ("rows", "positives", "permutations", "of", "measured")
 
 
+def columns_card(run: Material) -> Card:
+    """How each column of the table was read; those with a note come first."""
+    header, rows = run.columns
+    if not rows:
+        return Card()
+    rows = sorted(rows, key=lambda row: not row[-1])
+    rest = len(rows) - MOST_LISTED
+    more = f" {count(rest)} more columns are not listed." if rest > 0 else ""
+    return Card(
+        "How the columns were read",
+        "The kind of each column, its share of missing values, how many different values a "
+        "category has, examples, and what is unusual. A column that was read wrongly is corrected "
+        f"by the options of codauc train, or in the file.{more}",
+        table=CardTable(header, rows[:MOST_LISTED], words=True, stack=True),
+    )
+
+
 def mistakes_card(run: Material) -> Card:
     """The test samples that the model is most wrong about, by number and file name."""
     found = [
@@ -66,7 +83,9 @@ def mistakes_card(run: Material) -> Card:
         "the sample in the data, counted from 0, as codauc predict writes it. Beyond: the share of "
         "the other class that the sample is on the wrong side of. Look at them: some may have the "
         "wrong label.",
-        table=CardTable(header, [_mistake(each, named) for each in found], words=named),
+        table=CardTable(
+            header, [_mistake(each, named) for each in found], words=named, stack=named
+        ),
     )
 
 

@@ -20,7 +20,8 @@ _TURNS = ("LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI")
 class CardTable(NamedTuple):
     """A header and rows of text; `words` are left-aligned and wrap, `whole` does not scroll.
 
-    With `samples` a sample of the line of that number stands before each row.
+    With `stack` each row is a block on a phone, its cells behind their names. With `samples` a
+    sample of the line of that number stands before each row.
     """
 
     header: Sequence[str]
@@ -28,6 +29,7 @@ class CardTable(NamedTuple):
     words: bool = False
     whole: bool = False
     samples: bool = False
+    stack: bool = False
 
 
 class Card(NamedTuple):

@@ -27,6 +27,7 @@ class Material:
         self.faults, self.profile = run.faults(), run.profile() or {}
         self.importance = run.found(IMPORTANCE) or {}
         self.mistakes = run.found(MISTAKES) or {}
+        self.columns = run.column_table()
         self.baselines = run.found(BASELINES) or {}
         self.scores = scores = run.scores()
         if scores is not None and scores.scores.shape != scores.labels.shape:

@@ -10,7 +10,7 @@ import numpy as np
 
 from codauc._internal import formats
 from codauc.report.baseline_cards import as_good, baselines_card
-from codauc.report.explanation_cards import importance_card, mistakes_card
+from codauc.report.explanation_cards import columns_card, importance_card, mistakes_card
 from codauc.report.history_cards import cost_cards, profile_cards, training_cards
 from codauc.report.rendering import CardTable, render
 from codauc.report.run_material import Material, texts
@@ -37,10 +37,9 @@ def page(run: RunFolder) -> str:
         tiles=list(_tiles(found)),
         meaning="" if auc is None else meaning(auc),
         warnings=list(warnings(found)),
-        score_cards=score_cards(found),
-        threshold_card=threshold_card(found),
-        column_cards=[importance_card(found), mistakes_card(found)],
-        baselines_card=baselines_card(found),
+        test_cards=[*score_cards(found), importance_card(found), mistakes_card(found)],
+        wide_cards=[threshold_card(found), baselines_card(found)],
+        columns_card=columns_card(found),
         not_measured=str(found.importance.get("reason") or ""),
         training_cards=training_cards(found),
         cost_cards=cost_cards(found),
@@ -53,12 +52,12 @@ def page(run: RunFolder) -> str:
 def _subject(run: Material) -> str:
     """Data, classes and model in a line."""
     model = run.summary.get("model")
-    model = model if isinstance(model, Mapping) else {}
+    model = model if isinstance(model, Mapping) else {"name": run.setting("model", "name")}
     parameters = formats.number(model.get("parameters"))
     size = f" ({formats.count(parameters)} parameters)" if parameters else ""
     parts = {
-        "Data": run.summary.get("data"),
-        "target": run.summary.get("target"),
+        "Data": run.summary.get("data") or run.setting("data", "source"),
+        "target": run.summary.get("target") or run.setting("data", "target"),
         "positive": _listed(run.summary.get("positive")),
         "negative": _listed(run.summary.get("negative")),
         "model": f"{model['name']}{size}" if model.get("name") else "",
@@ -77,6 +76,7 @@ def _tiles(run: Material) -> Iterator[tuple[str, str, str]]:
     auc, samples, positives = map(value, ("test_auc", "test_samples", "test_positives"))
     interval = formats.interval_text(value("auc_low"), value("auc_high"))
     below = f"95% interval: {interval}" if interval and auc is not None else "no test set"
+    below = below if run.summary else "not tested"
     yield "Test AUC", formats.auc_text(auc), below
     precision, chance = value("average_precision"), None
     if samples and positives is not None:
@@ -117,7 +117,7 @@ def meaning(auc: float) -> str:
     return f"A random positive scores above a random negative {often} (ties count half)."
 
 
-def too_good(auc: float | None) -> str:
+def too_good(auc: float | None, drop: str = "--drop COLUMN", group: str = "--group COLUMN") -> str:
     """What to check where the test AUC is higher than honest data usually allow; else nothing.
 
     >>> too_good(0.98), "unusual" in too_good(0.9995)
@@ -127,9 +127,9 @@ def too_good(auc: float | None) -> str:
         return ""
     return (
         f"A test AUC of {formats.auc_text(auc)} is unusual. Check whether a column tells the label "
-        "itself, or is known only after it (leave it out with --drop COLUMN), and whether rows of "
+        f"itself, or is known only after it (leave it out with {drop}), and whether rows of "
         "the same person, device or event are on both sides of the split (keep them together with "
-        "--group COLUMN)."
+        f"{group})."
     )
 
 

@@ -26,6 +26,7 @@ from codauc.report.run_material import Material
 RECALLS = (0.5, 0.8, 0.9, 0.95, 0.99)
 BINS = 40
 _UNIT, _TALL = (0.0, 1.0), 290.0
+_LOW_PRECISION = 0.4  # at most: then the axis ends a little above it
 _BULK = (0.002, 0.998)  # quantiles between which scores are drawn
 
 
@@ -70,8 +71,10 @@ def _recall_card(points: Operating) -> Card:
         "recall: share of positives found",
         "precision: share of flagged that are positive",
     )
+    peak = max(float(curve.precision.max()), rate)
+    tall = _UNIT if peak > _LOW_PRECISION else (0.0, 1.2 * peak)
     return chart_card(
-        Chart(*titles, series, x_range=_UNIT, y_range=_UNIT, height=_TALL),
+        Chart(*titles, series, x_range=_UNIT, y_range=tall, height=_TALL),
         "To find more of the positives (right) is to flag more negatives with them (down). "
         f"Chance is the share of positives, {share(rate)}; the area below is the average "
         "precision.",
@@ -159,7 +162,7 @@ def threshold_card(run: Material) -> Card:
         "samples that are positive. All of it holds for data like the test set, "
         "and for few positives it is rough."
     )
-    return Card("Choose a threshold", caption, table=CardTable(header, rows))
+    return Card("Choose a threshold", caption, table=CardTable(header, rows, stack=True))
 
 
 def _row(points: Operating, recall: float) -> list[str]:

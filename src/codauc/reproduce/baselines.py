@@ -22,7 +22,7 @@ from codauc.runs.settings import Recipe, RunSettings
 from codauc.training.build import resolve_settings
 from codauc.training.directory_claim import check_free
 from codauc.training.recipe import SYNC_EVERY, plan
-from codauc.training.run import train
+from codauc.training.train_call import train
 from codauc.version import __version__
 from codauc.workers.group import LocalGroup
 
@@ -87,6 +87,17 @@ class Baselines:
         first, *rest = networks
         return [first, *others, *rest] if rest else [*others, first]
 
+    def beside(self, run: RunFolder) -> list[Path]:
+        """Fit only the models of other libraries, to the rows of a run; its report compares them.
+
+        `settings` are those of the run.
+        """
+        run.refuse_links()
+        opened = open_data(self.settings.data, LocalGroup(), self.settings.seed)
+        others = list(self._others(opened))
+        self._compare(run.path, others)
+        return others
+
     def _train(self, settings: RunSettings, out: Path) -> dict[str, Any]:
         resume, overwrite = self.resume, self.overwrite
         return train(settings, out, resume=resume, overwrite=overwrite, quiet=self.quiet)
@@ -134,6 +145,11 @@ class Baselines:
         if others:
             folder = RunFolder(network)
             found = against(folder, [RunFolder(other) for other in others])
+            if not found:
+                raise ValueError(
+                    f"the test rows of {network} are not those of {self.settings.data.source}: "
+                    "expected the data and the scores of its training; train again."
+                )
             folder.write_json(BASELINES, {"models": found})
             folder.write(REPORT, page(folder))
 

@@ -143,7 +143,7 @@ def _run(job: RunJob, parent: int, made_by: Mapping[str, Any] | None) -> None:
     import torch
 
     from codauc.algorithm.rounds import NotFiniteError
-    from codauc.training.run import train
+    from codauc.training.train_call import train
 
     torch.set_num_threads(1)
     began = time.process_time()

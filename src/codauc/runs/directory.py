@@ -31,7 +31,7 @@ from codauc._internal.files import (
     remove_partial,
     whole_file,
 )
-from codauc.data.column_record import ColumnRecord
+from codauc.data.column_record import ColumnRecord, record_rows
 from codauc.runs.settings import CONFIG
 
 METRICS, SUMMARY, FAULTS = "metrics.jsonl", "summary.json", "faults.jsonl"
@@ -262,6 +262,10 @@ class RunFolder:
             return [ColumnRecord.from_dict(plain) for plain in found]
         except ValueError as error:
             raise ValueError(f"{self / COLUMNS}: {error}") from error
+
+    def column_table(self) -> tuple[list[str], list[list[str]]]:
+        """A header and a row of text for each column of a table, as codauc inspect shows them."""
+        return record_rows(self.columns())
 
     def records(self) -> list[Record]:
         """The history; an incomplete last line is ignored."""

@@ -14,7 +14,7 @@ from codauc.data.image_files import ImageFiles
 from codauc.workers.agreement import gather_bytes
 from codauc.workers.group import Group
 
-MOST = 10  # of each class
+MOST = 5  # of each class
 
 
 class ScoredRows(NamedTuple):

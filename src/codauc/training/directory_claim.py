@@ -29,7 +29,7 @@ def check_free(folder: RunFolder, *, overwrite: bool) -> None:
 
 def new_directory(source: str, root: Path = Path("runs")) -> Path:
     """Create the first of runs/NAME-1, runs/NAME-2, ... that does not exist."""
-    name = Path(source).name.split(".")[0] or "run"
+    name = Path(source).name.split(".")[0].strip("<>") or "run"
     root.mkdir(parents=True, exist_ok=True)
     number = 1
     while True:

@@ -1,23 +1,23 @@
-"""`codauc.train`: a run from its settings to its directory, and the work of each worker."""
+"""A run from its settings to its directory, and the work of each worker."""
 
 from __future__ import annotations
 
 import multiprocessing
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from codauc._internal.progress import note
+from codauc._internal.progress import note, status
 from codauc.data.column_record import summary_lines, to_json
 from codauc.data.dataset import DataSet
+from codauc.data.in_memory import IN_MEMORY, InMemory, cannot_be_found_again
 from codauc.data.opening import open_data
+from codauc.metrics.single_columns import with_deciding_columns
 from codauc.models import build
 from codauc.models.model_file import save_model
 from codauc.report.run_page import page
@@ -41,9 +41,9 @@ from codauc.training.callbacks import Callback, DirectoryWriter, ProgressBar, Te
 from codauc.training.checkpoint_policy import RunControl
 from codauc.training.column_importance import column_importance
 from codauc.training.confident_mistakes import ScoredRows, confident_mistakes
-from codauc.training.directory_claim import check_free, claimed, complete_end, new_directory
+from codauc.training.directory_claim import claimed, complete_end
 from codauc.training.loop import Trained, fit, own_threads
-from codauc.training.profiler import Clock, prepare
+from codauc.training.profiler import Clock
 from codauc.training.run_state import SavedRun, check_same, identity, unpacked, usable
 from codauc.workers.agreement import together
 from codauc.workers.group import Group, GroupError, LocalGroup
@@ -58,53 +58,10 @@ _EXPLAINING = 30.0  # seconds for the importance of columns, at most
 _SIGNALS_SPREAD = 2.0  # seconds from the first worker to the last that is asked to leave
 
 
-def train(
-    settings: RunSettings,
-    out: str | Path | None = None,
-    *,
-    resume: bool = False,
-    overwrite: bool = False,
-    quiet: bool = True,
-    tensorboard: bool = False,
-    profile: bool = False,
-    callbacks: Sequence[Callback] = (),
-) -> dict[str, Any]:
-    """Train as `settings` say, into the directory `out`.
-
-    A run that was asked to leave (SIGTERM) saves its state and returns {"stopped": True, ...}.
-
-    Args:
-        settings: of the run.
-        out: the directory; None for the first of runs/NAME-1, runs/NAME-2, ... that is free.
-        resume: continue the run in `out` as if it had never stopped, or begin it if there is none;
-            of a finished run only the summary is returned.
-        overwrite: remove an existing run in `out`.
-        quiet: show no progress.
-        tensorboard: also write events for TensorBoard.
-        profile: also write profile.json and trace.json, which say where the time went.
-        callbacks: called in worker 0.
-
-    Returns:
-        What summary.json holds; its "run" is the directory. Under torchrun only worker 0 returns
-        it, the others {}.
-    """
-    parts, under_torchrun = settings.communication, "RANK" in os.environ
-    if resume and (overwrite or out is None):
-        raise ValueError("resume=True: expected out, the run's directory, and no overwrite.")
-    if out is not None and not resume and not restarts():
-        check_free(RunFolder(out), overwrite=overwrite)
-    if settings.data.own and parts.workers > 1 and "{rank}" not in settings.data.source:
-        raise ValueError(
-            f"own with {settings.data.source} for {parts.workers} workers: expected a file for "
-            "each of them; write {rank} for the worker's number in its name."
-        )
-    if out is None and settings.safety.max_restarts and not under_torchrun:
-        out = new_directory(settings.data.source)  # all attempts write to one directory
-    if profile and parts.simulate:
-        prepare()
-    place, requests = None if out is None else str(out), Requests(partial(_on_stop, quiet))
-    options = (resume, overwrite, quiet, tensorboard, profile)
-    job = Job(settings, requests, place, *options, tuple(callbacks))
+def start(job: Job) -> dict[str, Any]:
+    """Start the workers; what summary.json holds, or {"stopped": True, ...} after SIGTERM."""
+    settings, requests, under_torchrun = job.settings, job.requests, "RANK" in os.environ
+    parts = settings.communication
     try:
         with requests.listening():
             results = launch(
@@ -119,13 +76,8 @@ def train(
     except AskedToLeave:
         results = [None]
     if results[0] is None and requests.pending(LEAVE):
-        return {"run": place, "stopped": True, "steps": None, "saved": True}
+        return {"run": job.out, "stopped": True, "steps": None, "saved": True}
     return results[0] or {}
-
-
-def _on_stop(quiet: bool) -> None:
-    if not quiet:
-        note("\nEnding with what there is, at the next round; Ctrl-C again to leave at once.")
 
 
 @dataclass(frozen=True)
@@ -141,6 +93,8 @@ class Job:
     tensorboard: bool
     profile: bool
     callbacks: tuple[Callback, ...]
+    words: Callable[[str], str] = str  # of messages that name arguments
+    memory: InMemory | None = None  # the data, unless the settings name them
 
     def work(self, group: Group) -> dict[str, Any] | None:
         """One worker's part; worker 0 writes the files and returns the summary."""
@@ -160,12 +114,16 @@ class Job:
     def _work(self, group: Group) -> dict[str, Any] | None:
         if self.resuming and (summary := self._finished_before(group)) is not None:
             return summary  # without reading the data
+        if self.memory is None and self.settings.data.source == IN_MEMORY:
+            raise cannot_be_found_again()
         if group.rank == 0:
-            self.say(f"Reading {self.settings.data.source} ...")
-        opened = open_data(self.settings.data, group, self.settings.seed)
+            what = self.settings.data.source if self.memory is None else "the data in memory"
+            self.say(f"Reading {what} ...")
+        opened = open_data(self.settings.data, group, self.settings.seed, memory=self.memory)
         if group.rank == 0:
+            opened = with_deciding_columns(opened)
             for line in summary_lines(opened.train.columns):
-                self.say(line)
+                self.say(self.words(line))
         data = identity(opened, group)
         settings = resolve_settings(self.settings, opened, group.size)
         together(group, lambda: _try_model(settings), "start")  # before an existing run is lost
@@ -179,7 +137,7 @@ class Job:
     def say(self, text: str) -> None:
         """Show a message, unless quiet."""
         if not self.quiet:
-            note(text)
+            status(text)
 
     def _finished_before(self, group: Group, *, held: bool = False) -> dict[str, Any] | None:
         """The summary of a run that is finished; {} on the workers that do not have it.

@@ -112,8 +112,6 @@ class RunProgress:
         self.reduced = 1.0  # the step size's factor after numbers that were not finite
         self._factor = factor_of(self.recipe, self.plan.steps)
         self._base_lr = [group["lr"] for group in self.opt.param_groups]
-        if self.recipe.optimizer == "adam":  # alpha's own step size, of the last group, stays
-            self._base_lr.pop()
         self.set_step_size()
         self.good: RunState | None = None
         self.validation = Validation(self.opt, opened.watched, group, self.recipe)
@@ -122,7 +120,7 @@ class RunProgress:
     def set_step_size(self) -> None:
         """Give the optimizer the step size of the step at which the run is."""
         factor = self.reduced * self._factor(self.position.step)
-        for group, lr in zip(self.opt.param_groups, self._base_lr, strict=False):
+        for group, lr in zip(self.opt.param_groups, self._base_lr, strict=True):
             group["lr"] = lr * factor
 
     def record(self, result: ValidationResult, stage: int, *, stage_end: bool) -> Record:

@@ -26,6 +26,7 @@ from codauc.data.tables.columnar_files import rows_at_a_time
 from codauc.data.tables.described_columns import Written
 from codauc.data.tables.encoder import Columns, Encoder
 from codauc.data.tables.labels import Integers, Labels
+from codauc.data.tables.locale import PLAIN
 from codauc.data.tables.packed_rows import Coder, EncodedRows
 from codauc.data.tables.scan import (
     Pass,
@@ -57,6 +58,7 @@ class FromArray:
     """An array of features or images, and one of labels with its name."""
 
     selects = False  # an array is taken whole
+    locale = PLAIN
 
     def __init__(
         self,
@@ -84,6 +86,10 @@ class FromArray:
     def written(self, examples: dict[str, tuple[str, ...]]) -> Written:
         """An array has nothing but its values."""
         return Written(examples=examples)
+
+    def place(self, name: str, row: int) -> str:
+        """Where a value is, for a message."""
+        return f"{self.path}, column {name!r}, row {row}"
 
     def targets(self) -> tuple[Labels, Tensor]:
         """From the array of labels."""
@@ -127,9 +133,9 @@ class FromArray:
             each = np.repeat(places, len(flat) // len(places))
             if doubtful(flat):
                 for i in range(flat.shape[1]):
-                    check_numbers(path, str(i), flat[:, i], each, options.nan)
+                    check_numbers(self, str(i), flat[:, i], each, options.nan)
             if encoder is not None:
-                check_far(path, encoder, flat, each)
+                check_far(self, encoder, flat, each)
             moments.add(flat)
             marks = row_marks(part)
             fingerprint += total(places, marks)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from codauc.data.splits import Split
 from codauc.data.tables.columnar_files import TableSource
 from codauc.data.tables.date_parts import PARTS
 from codauc.data.tables.encoder import Columns, DatePart, Encoder
+from codauc.data.tables.locale import Locale
 
 _TIMES = ("time", "duration")  # kinds that are microseconds
 
@@ -37,6 +38,10 @@ class TableRequest:
     split: Split | None = None
     seed: int = 0
     nan: str = "error"
+    decimal: str | None = None
+    dayfirst: bool | None = None
+    na_values: tuple[str, ...] = ()
+    encoding: str | None = None
     memory: int = LARGE
     folder: Path | None = None
     progress: Progress | None = None
@@ -57,15 +62,21 @@ class TableRequest:
             )
         if self.encoder is None and self.target is None:
             raise ValueError("target is missing: expected the name of the column of labels.")
-        for name in ("categories", "drop"):
+        for name in ("categories", "drop", "na_values"):
             value = getattr(self, name)
             if isinstance(value, str) or value is None:
-                raise ValueError(
-                    f"{name}={value!r}: expected a list of columns; write [{value!r}]."
-                )
+                what = "texts" if name == "na_values" else "columns"
+                raise ValueError(f"{name}={value!r}: expected a list of {what}; write [{value!r}].")
             object.__setattr__(self, name, tuple(value))
         choice("nan", self.nan, ("error", "missing"))
+        if self.decimal is not None:
+            choice("decimal", self.decimal, (".", ","))
         whole("memory", self.memory, least=0, remedy="it is in bytes")
+
+    @property
+    def locale(self) -> Locale:
+        """How values are written in a CSV, as far as it is asked for."""
+        return Locale(self.decimal, self.dayfirst, self.na_values, self.encoding)
 
     @property
     def need_labels(self) -> bool:
@@ -182,9 +193,7 @@ def same_columns(
             f"{path} has images of {list(shape)} pixels: expected {list(encoder.shape)} as in "
             "training."
         )
-    numbers = tuple(number.name for number in encoder.numbers)
-    categories = tuple(category.name for category in encoder.categories)
-    return replace(columns, numbers=numbers, categories=categories, parts=encoder.parts)
+    return encoder.chosen(columns)
 
 
 def no_column(path: str, name: str, names: Sequence[str]) -> str:

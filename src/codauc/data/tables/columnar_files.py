@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
@@ -15,6 +15,7 @@ import numpy as np
 
 from codauc._internal.checks import listed
 from codauc._internal.files import regular_file
+from codauc.data.tables.locale import PLAIN
 
 Batch = Any  # pyarrow.RecordBatch; pyarrow has no types
 
@@ -43,11 +44,20 @@ class TableSource(ABC):
 
     def __init__(self, path: str, kinds: dict[str, str], blocks: list[int] | None, size: int):
         self.path, self.kinds, self.blocks, self.bytes = path, kinds, blocks, size
+        self.locale = PLAIN
         self.how: dict[str, str] = {}
         self.notes: dict[str, list[str]] = {}
         self.examples: dict[str, tuple[str, ...]] = {}
         if blocks is not None and not sum(blocks):
             raise ValueError(f"{path} has 0 rows: expected some; its columns are {listed(kinds)}.")
+
+    def lines(self, rows: Collection[int]) -> dict[int, str]:
+        """Where rows are, for messages."""
+        return {row: f"row {row}" for row in rows}
+
+    def place(self, name: str, row: int) -> str:
+        """Where the value of a column is, for a message."""
+        return f"{self.path}, column {name!r}, {self.lines([row])[row]}"
 
     @abstractmethod
     def read(self, columns: Sequence[str], block: int) -> Iterator[Batch]:

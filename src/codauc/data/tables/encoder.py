@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy as np
 from codauc._internal.checks import choice, real, shown
 from codauc.data.tables.column_statistics import Floats, Summary, Value
 from codauc.data.tables.date_parts import PARTS, WAVES
+from codauc.data.tables.locale import PLAIN, Locale
 
 UNSEEN, MISSING, FIRST = 0, 1, 2  # codes of a category's values
 
@@ -113,7 +114,8 @@ class Encoder:
     Inputs are one float32 row per sample: the numbers as (x - mean)/std, one flag for each number
     that was ever missing in training, sine and cosine of each of the dates' `parts`, and a code for
     each category, in this order. An array of images [N, channels, H, W] has one number per channel
-    and keeps its `shape`. `dropped` are columns that are no inputs.
+    and keeps its `shape`. `dropped` are columns that are no inputs, and `locale` is how values were
+    written, for what another file does not show.
     """
 
     numbers: tuple[Number, ...]
@@ -122,11 +124,18 @@ class Encoder:
     dropped: tuple[str, ...] = ()
     shape: tuple[int, ...] = ()
     parts: tuple[DatePart, ...] = ()
+    locale: Locale = PLAIN
 
     def kinds(self) -> dict[str, str]:
         """What each column is: "number", "time" or "category"."""
         numbers = {number.name: "time" if number.time else "number" for number in self.numbers}
         return numbers | dict.fromkeys((c.name for c in self.categories), "category")
+
+    def chosen(self, columns: Columns) -> Columns:
+        """The columns without those that were left out, in the order of training."""
+        numbers = tuple(number.name for number in self.numbers)
+        categories = tuple(category.name for category in self.categories)
+        return replace(columns, numbers=numbers, categories=categories, parts=self.parts)
 
     def means(self) -> Floats:
         """The numbers' means."""
@@ -168,14 +177,11 @@ class Encoder:
         return [*numbers, *flags, *parts, *(c.name for c in self.categories)]
 
     def inputs_of_columns(self) -> dict[str, list[int]]:
-        """Which of the inputs' columns come from each column of the table."""
-        flags = {i: len(self.numbers) + place for place, i in enumerate(self.flagged)}
-        found = {
-            number.name: [i, *([flags[i]] if i in flags else [])]
-            for i, number in enumerate(self.numbers)
-        }
-        first = self.inputs - len(self.categories)
-        return found | {c.name: [first + i] for i, c in enumerate(self.categories)}
+        """The places of the inputs' columns that come from each column of the table."""
+        found: dict[str, list[int]] = {}
+        for place, name in enumerate(self.sources):
+            found.setdefault(name, []).append(place)
+        return found
 
     def network(self) -> dict[str, Any]:
         """The arguments of a `TabularNet` that fits: `TabularNet(**encoder.network())`."""
@@ -196,6 +202,7 @@ class Encoder:
             dropped, shape = _texts("dropped", plain["dropped"]), tuple(plain["shape"])
             # which files of earlier versions do not have
             parts = tuple(DatePart(**part) for part in plain.get("parts", ()))
+            locale = Locale(**plain.get("locale", {"decimal": "."}))
             if not all(type(side) is int and side > 0 for side in shape):
                 raise TypeError(f"shape {shown(shape)}")
         except (KeyError, TypeError, AttributeError) as error:
@@ -203,7 +210,7 @@ class Encoder:
                 f"an encoder that cannot be read ({error}): expected what Encoder.to_dict() gave; "
                 "it is of another version, or was changed."
             ) from error
-        return Encoder(numbers, categories, target, dropped, shape, parts)
+        return Encoder(numbers, categories, target, dropped, shape, parts, locale)
 
 
 def _texts(name: str, values: Any) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from codauc._internal.checks import listed
 from codauc.data.tables.encoder import Target
 from codauc.data.tables.packed_rows import Vocabulary
 
+BETWEEN = "|"  # between several labels of one row
 MANY = 1000  # values from which on a target is taken for a measurement
 
 Integers = NDArray[np.int64]
@@ -91,7 +92,8 @@ class Labels:
 def resolve(where: str, name: str, counts: Mapping[Any, int], positive: Any) -> Target:
     """The target with its positive and negative values; `where` it is, for messages.
 
-    0 and 1, -1 and 1, and true and false need no word; of other values the positive ones are named.
+    0 and 1, -1 and 1, true and false, yes and no need no word. Of two other values the rarer is
+    positive; of more the positive ones are named.
     """
     values = sorted(counts)
     if len(values) < 2:
@@ -99,7 +101,10 @@ def resolve(where: str, name: str, counts: Mapping[Any, int], positive: Any) -> 
             f"{where}: got the value {_shown(counts)} alone, expected two classes; AUC needs both "
             "positives and negatives."
         )
-    chosen = _named(where, values, positive) if positive is not None else _known(values)
+    if positive is not None:
+        chosen: set[str] | None = _named(where, values, positive)
+    else:
+        chosen = _known(values) or _rarer(counts)
     if chosen is None:
         rarest = str(min(counts.items(), key=lambda item: item[1])[0])
         raise ValueError(
@@ -125,21 +130,67 @@ def positives_of(where: str, target: Target, values: Collection[str], positive: 
                 f"positive={value!r} is no value of {where}, nor was it in training; there are "
                 f"{listed(values)}."
             )
-        return [value in wanted for value in values]
+        return [_names(value, wanted) for value in values]
+    labels = {part for value in known for part in value.split(BETWEEN)}
     for value in values:
-        if value not in known:
+        if value not in known and (BETWEEN not in value or not labels >= {*value.split(BETWEEN)}):
             raise ValueError(
                 f"{where}: got the value {value!r}, expected one of those in training, "
                 f"{listed(known)}; say positive={list(target.positive)!r} to take all others for "
                 "negative."
             )
-    return [value in target.positive for value in values]
+    single = {value for value in target.positive if BETWEEN not in value}
+    return [
+        value in target.positive or (value not in known and _names(value, single))
+        for value in values
+    ]
+
+
+def _names(value: str, wanted: set[str]) -> bool:
+    """Whether a value is one of those wanted, or one of its labels with | between is."""
+    return value in wanted or (BETWEEN in value and not wanted.isdisjoint(value.split(BETWEEN)))
+
+
+# Which of two values says yes, whatever its share; upper and lower case are the same.
+_YES = {
+    *(("0", "1"), ("-1", "1"), ("false", "true"), ("f", "t"), ("no", "yes"), ("n", "y")),
+    *(("negative", "positive"), ("neg", "pos"), ("absent", "present"), ("-", "+")),
+}
 
 
 def _known(values: list[str]) -> set[str] | None:
-    if values in (["0", "1"], ["-1", "1"]):
-        return {"1"}
-    return {"true"} if values == ["false", "true"] else None
+    """The positive one of two values whose meaning is plain."""
+    by_meaning = {value.casefold().strip(): value for value in values}
+    if len(values) != 2 or len(by_meaning) != 2:
+        return None
+    yes = next((pair[1] for pair in _YES if set(pair) == set(by_meaning)), None)
+    return None if yes is None else {by_meaning[yes]}
+
+
+def _rarer(counts: Mapping[Any, int]) -> set[str] | None:
+    """The rarer of two values."""
+    if len(counts) != 2:
+        return None
+    (few, least), (_, most) = sorted(counts.items(), key=lambda item: item[1])
+    return {str(few)} if least < most else None
+
+
+def choice_note(target: Target, counts: Mapping[Any, int], positive: Any) -> str:
+    """What a person should know of how the positive values were chosen; "" where that is plain."""
+    several = [value for value in target.positive if BETWEEN in value]
+    if positive is not None and several:
+        return (
+            f"{len(several)} values such as {several[0]!r} are positive too, as they name one of "
+            f"several labels with {BETWEEN} between"
+        )
+    if positive is not None or _known(sorted(map(str, counts))) is not None:
+        return ""
+    value, other = target.positive[0], target.negative[0]
+    share = counts.get(value, 0) / max(sum(counts.values()), 1)
+    return (
+        f"POSITIVE is {value!r}, the rarer of two values ({share:.1%}); if it is the other, say "
+        f"positive={other!r}"
+    )
 
 
 def _wanted(positive: Any) -> set[str]:
@@ -154,13 +205,14 @@ def _wanted(positive: Any) -> set[str]:
 
 def _named(where: str, values: list[str], positive: Any) -> set[str]:
     wanted = _wanted(positive)
-    for value in sorted(wanted - set(values)):
+    labels = {part for value in values for part in value.split(BETWEEN)}
+    for value in sorted(wanted - set(values) - labels):
         near = difflib.get_close_matches(value, values, n=1)
         hint = f"did you mean {near[0]!r}?" if near else "name one of these."
         raise ValueError(
             f"positive={value!r} is no value of {where}, which has {listed(values)}; {hint}"
         )
-    return wanted
+    return wanted | {value for value in values if _names(value, wanted)}
 
 
 def _missing(array: NDArray[Any]) -> NDArray[np.bool_]:

@@ -27,7 +27,7 @@ from codauc.data.tables.column_roles import LARGE, TableRequest
 from codauc.data.tables.column_statistics import Moments, Summary, Value, of_all
 from codauc.data.tables.described_columns import RARE, check_values, described, left_out
 from codauc.data.tables.encoder import Encoder, Target, fit
-from codauc.data.tables.labels import Integers, Labels, positives_of, resolve
+from codauc.data.tables.labels import Integers, Labels, choice_note, positives_of, resolve
 from codauc.data.tables.reading_notes import extra_columns, reading_notes
 from codauc.data.tables.scan import Pass
 from codauc.data.tables.table_sources import RowSource, open_source
@@ -53,6 +53,10 @@ def read_table(
     split: Split | None = None,
     part: str = "train",
     nan: str = "error",
+    decimal: str | None = None,
+    dayfirst: bool | None = None,
+    na_values: Sequence[str] = (),
+    encoding: str | None = None,
     memory: int = LARGE,
     folder: str | os.PathLike[str] | None = None,
     progress: Callable[[int], object] | None = None,
@@ -72,6 +76,11 @@ def read_table(
     `table.encoder`: given as `encoder`, other data is read the same way, with or without labels;
     columns that training did not have are left out with a warning, and `table.notes` say what else
     is odd: columns without a value, and texts that training did not have.
+
+    In a CSV the decimal mark, marks between thousands, signs of currencies and per cent, and the
+    order of day and month are found where values show them; where they do not, `decimal="."` or
+    `","` and `dayfirst=True` or `False` say it. `na_values` are further texts that are missing
+    values, and `encoding` is that of a file that is not UTF-8 and does not begin with its mark.
 
     Every worker of the `group` calls this and gets its own rows: an even, random share by `seed`.
     From a large file (256 MB) with as many blocks as workers (row groups of Parquet, record batches
@@ -107,6 +116,10 @@ def read_table(
         split=split,
         seed=seed,
         nan=nan,
+        decimal=decimal,
+        dayfirst=dayfirst,
+        na_values=na_values,  # type: ignore[arg-type]
+        encoding=encoding,
         memory=memory,
         folder=None if folder is None else Path(folder),
         progress=progress,
@@ -129,13 +142,15 @@ def read_parts(
     """
     opened = together(group, lambda: open_source(source, request), "start")
     _compare(group, opened, request, parts)
-    labels = _labels(opened, group, request) if request.need_labels else None
+    labels, target = None, None
+    if request.need_labels:
+        labels, target = _labels(opened, group, request)
     scan = _Scan(opened, request, parts, group, labels)
     found: dict[str, Part] = {}
     encoder = request.encoder
     for part in parts:
         done = together(group, partial(scan.read, part, encoder), "start")
-        found[part] = _finished(opened, done, group, request.positive, encoder)
+        found[part] = _finished(opened, done, group, request, encoder, target)
         found[part] = replace(found[part], groups=scan.groups_of(found[part].rows))
         encoder = found[part].encoder
         if request.encoder is not None:
@@ -159,7 +174,18 @@ def _compare(group: Group, opened: RowSource, request: TableRequest, parts: Sequ
         "parts": parts,
         **{
             name: getattr(request, name)
-            for name in ("nan", "drop", "keep_negatives", "silo", "skew", "own", "seed")
+            for name in (
+                "nan",
+                "decimal",
+                "dayfirst",
+                "na_values",
+                "drop",
+                "keep_negatives",
+                "silo",
+                "skew",
+                "own",
+                "seed",
+            )
         },
     }
     compare(group, same, torch.device("cpu"))
@@ -241,8 +267,8 @@ def _split_values(opened: RowSource, split: Split) -> Any:
     )
 
 
-def _labels(opened: RowSource, group: Group, request: TableRequest) -> Tensor:
-    """Every row's label."""
+def _labels(opened: RowSource, group: Group, request: TableRequest) -> tuple[Tensor, Target | None]:
+    """Every row's label; and the target, if it is by all rows that positive values are chosen."""
 
     def read() -> tuple[Labels, Tensor]:
         if opened.columns.target is None:
@@ -253,7 +279,8 @@ def _labels(opened: RowSource, group: Group, request: TableRequest) -> Tensor:
     positive, counts = request.positive, labels.values.as_counts()
     summaries = of_all(Summary(len(codes), Moments(0), [], counts), group)
     target = _target(opened, summaries, positive, request.encoder)
-    return together(group, lambda: _positive(opened, target, labels, positive), "start")[codes]
+    flags = together(group, lambda: _positive(opened, target, labels, positive), "start")
+    return flags[codes], target if positive is None else None
 
 
 def _positive(opened: RowSource, target: Target, labels: Labels, positive: Any) -> Tensor:
@@ -277,8 +304,14 @@ def _where(opened: RowSource) -> str:
 
 
 def _finished(
-    opened: RowSource, done: Pass, group: Group, positive: Any, encoder: Encoder | None
+    opened: RowSource,
+    done: Pass,
+    group: Group,
+    request: TableRequest,
+    encoder: Encoder | None,
+    target: Target | None,
 ) -> Part:
+    positive = request.positive
     summaries = of_all(done.summary, group)
     for rank, summary in enumerate(summaries):
         if not summary.rows:
@@ -286,10 +319,10 @@ def _finished(
                 f"{opened.path} leaves worker {rank} without rows: expected at least one for each "
                 f"of the {group.size} workers; use fewer."
             )
-    target = _target(opened, summaries, positive, encoder)
+    target = target or _target(opened, summaries, positive, encoder)
     records: tuple[ColumnRecord, ...] = ()
     if encoder is None:
-        encoder, records = _fitted(opened, done, summaries, target)
+        encoder, records = _fitted(opened, done, summaries, target, positive)
     coder = encoder
 
     def own_part() -> tuple[Rows | Tensor, Tensor | None]:
@@ -311,7 +344,7 @@ def _finished(
 
 
 def _fitted(
-    opened: RowSource, done: Pass, summaries: list[Summary], target: Target
+    opened: RowSource, done: Pass, summaries: list[Summary], target: Target, positive: Any
 ) -> tuple[Encoder, tuple[ColumnRecord, ...]]:
     """The encoder of the rows of all workers, and a record of each column."""
     columns, whole_set = opened.columns, copy.deepcopy(summaries[0])
@@ -323,6 +356,11 @@ def _fitted(
     else:
         check_values(columns, whole_set)
     encoder = fit(columns, target, whole_set, rare=RARE, left_out=out, shape=opened.shape)
+    encoder = replace(encoder, locale=opened.locale)
     if not opened.selects:
         return encoder, ()
-    return encoder, described(columns, encoder, whole_set, out, opened.written(done.examples))
+    written = opened.written(done.examples)
+    note = choice_note(target, whole_set.targets, positive)
+    if note:
+        written = replace(written, notes={**written.notes, target.name: [note]})
+    return encoder, described(columns, encoder, whole_set, out, written)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -26,6 +26,13 @@ from codauc.data.tables.packed_rows import Packer
 from codauc.data.tables.row_selection import NumberedBatches
 
 _LARGEST = 1e150  # beyond, squares and so the standard deviation are infinite
+
+
+class Places(Protocol):
+    """What knows where its rows are."""
+
+    def place(self, name: str, row: int) -> str:
+        """Where the value of a column is, for a message."""
 
 
 @dataclass
@@ -70,9 +77,9 @@ def scan_table(
     for numbers, batch in batches:
         examples = examples or examples_of(batch)
         rows.append(torch.from_numpy(numbers))
-        fingerprint += _pack(path, batch, numbers, columns, packer, known)
+        fingerprint += _pack(table, batch, numbers, columns, packer, known)
         if labels is not None and target is not None:
-            found = targets_of(path, target, batch.column(target), numbers)
+            found = targets_of(table, target, batch.column(target), numbers)
             codes.append(short(labels.add(*found)))
         if request.progress is not None:
             request.progress(packer.rows)
@@ -92,7 +99,7 @@ def scan_table(
 
 
 def _pack(
-    path: str,
+    table: TableSource,
     batch: Any,
     rows: Integers,
     columns: Columns,
@@ -102,14 +109,14 @@ def _pack(
     """Pack a batch; returns its fingerprint. `known` are numbers of texts that came before."""
     nan, texts, examiner, ids = packer.request.nan, [], packer.examiner, list[Marks]()
     first = 0 if examiner is None else examiner.wanted(rows)
-    numbers = _numbers_of(path, columns.numbers, batch, rows, nan)
+    numbers = _numbers_of(table, columns.numbers, batch, rows, nan)
     if packer.encoder is not None:
-        check_far(path, packer.encoder, numbers, rows)
+        check_far(table, packer.encoder, numbers, rows)
     marks = row_marks(numbers)
     for i, name in enumerate(columns.categories):
         vocabulary, column = packer.vocabularies[i], batch.column(name)
         if name in columns.numeric:
-            column = _without_nan(path, name, column, rows, nan)
+            column = _without_nan(table, name, column, rows, nan)
         found = texts_of(column, numeric=name in columns.numeric)
         texts.append(vocabulary.encode(*found))
         seen = {} if vocabulary.full else known[i]
@@ -137,14 +144,16 @@ def short(codes: Integers) -> Tensor:
     return torch.from_numpy(codes.astype(np.int16))
 
 
-def _numbers_of(path: str, names: Sequence[str], batch: Any, rows: Integers, nan: str) -> Floats:
+def _numbers_of(
+    table: Places, names: Sequence[str], batch: Any, rows: Integers, nan: str
+) -> Floats:
     """The numbers of some columns, NaN where a value is missing; `rows` are for errors."""
     out = np.empty((batch.num_rows, len(names)))
     for i, name in enumerate(names):
         column = batch.column(name)
         out[:, i] = _as_floats(column)
         if doubtful(out[:, i]):
-            check_numbers(path, name, out[:, i], rows, nan, missing=_missing(column))
+            check_numbers(table, name, out[:, i], rows, nan, missing=_missing(column))
     return out
 
 
@@ -154,7 +163,7 @@ def doubtful(values: Floats) -> bool:
 
 
 def check_numbers(
-    path: str, name: str, values: Floats, rows: Integers, nan: str, missing: Any = False
+    table: Places, name: str, values: Floats, rows: Integers, nan: str, missing: Any = False
 ) -> None:
     """Raise with the place of the first value that is too large, or NaN and not `missing`."""
     bad = np.abs(values) > _LARGEST
@@ -168,9 +177,7 @@ def check_numbers(
     else:
         got = "infinity" if np.isinf(values[at]) else f"{values[at]:g}, beyond {_LARGEST:g}"
         remedy = "correct it, or leave it empty"
-    raise ValueError(
-        f"{path}, column {name!r}, row {int(rows[at])}: got {got}, expected a number; {remedy}."
-    )
+    raise ValueError(f"{table.place(name, int(rows[at]))}: got {got}, expected a number; {remedy}.")
 
 
 def texts_of(column: Any, numeric: bool = False) -> tuple[list[Value], Integers]:
@@ -188,7 +195,9 @@ def texts_of(column: Any, numeric: bool = False) -> tuple[list[Value], Integers]
     return [*values, None], which
 
 
-def targets_of(path: str, name: str, column: Any, rows: Integers) -> tuple[list[Value], Integers]:
+def targets_of(
+    table: Places, name: str, column: Any, rows: Integers
+) -> tuple[list[Value], Integers]:
     """The different values of a target, and which each row has; all are there."""
     if arrow().types.is_dictionary(column.type):
         column = column.dictionary_decode()
@@ -196,7 +205,7 @@ def targets_of(path: str, name: str, column: Any, rows: Integers) -> tuple[list[
     missing = np.array([value is None or str(value).lower() == "nan" for value in values])[which]
     if missing.any():
         raise ValueError(
-            f"{path}, column {name!r}, row {int(rows[missing.argmax()])}: the label is missing; "
+            f"{table.place(name, int(rows[missing.argmax()]))}: the label is missing; "
             "expected one in every row: fill it in, or leave the row out."
         )
     return values[:-1], which
@@ -216,25 +225,25 @@ def filled_numbers(path: str, name: str, what: str, column: Any, rows: Integers)
     return values
 
 
-def _without_nan(path: str, name: str, column: Any, rows: Integers, nan: str) -> Any:
+def _without_nan(table: Places, name: str, column: Any, rows: Integers, nan: str) -> Any:
     """A column of numbers that are taken for texts, with NaN refused or made missing."""
     pa, pc = arrow(), arrow("pyarrow.compute")
     if not pa.types.is_floating(column.type):
         return column
     values = _as_floats(column)
     if doubtful(values):
-        check_numbers(path, name, values, rows, nan, missing=_missing(column))
+        check_numbers(table, name, values, rows, nan, missing=_missing(column))
     return pc.if_else(pc.is_nan(column), pa.scalar(None, column.type), column)
 
 
-def check_far(path: str, encoder: Encoder, numbers: Floats, rows: Integers) -> None:
+def check_far(table: Places, encoder: Encoder, numbers: Floats, rows: Integers) -> None:
     """Raise with the place of a value that training's mean and deviation cannot make an input."""
     with np.errstate(all="ignore"):
         far = np.abs((numbers - encoder.means()) / encoder.stds()) > 1e30
     if far.any():
         row, column = np.argwhere(far)[0].tolist()
         raise ValueError(
-            f"{path}, column {encoder.numbers[column].name!r}, row {int(rows[row])}: got "
+            f"{table.place(encoder.numbers[column].name, int(rows[row]))}: got "
             f"{numbers[row, column]:g}, too far from all values of training; correct it, or leave "
             "it empty."
         )

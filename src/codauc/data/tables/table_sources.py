@@ -29,6 +29,7 @@ from codauc.data.tables.described_columns import Written
 from codauc.data.tables.encoder import Encoder
 from codauc.data.tables.frames import as_arrow, frame_names, is_frame
 from codauc.data.tables.labels import Integers, Labels
+from codauc.data.tables.locale import Locale
 from codauc.data.tables.packed_rows import Vocabulary
 from codauc.data.tables.row_selection import (
     KeptRows,
@@ -72,6 +73,7 @@ class FromTable:
         named = [*columns.inputs_and_target, *options.row_columns]
         self.size: Any = table.blocks or table.bytes  # differs where workers have other data
         self.shape: tuple[int, ...] = ()  # of an image
+        self.locale = table.locale
         self._used = list(dict.fromkeys(named))
         self._whole: KeptRows | None = None  # all rows of the file
         self._later: KeptRows | None = None  # those of the parts that are read next
@@ -86,7 +88,7 @@ class FromTable:
         name, codes = str(self.columns.target), []
         labels = Labels(self.path, name)
         for rows, batch in self._column(name):
-            found = targets_of(self.path, name, batch.column(0), rows)
+            found = targets_of(self.table, name, batch.column(0), rows)
             codes.append(torch.from_numpy(labels.add(*found)))
         return labels, torch.cat(codes)
 
@@ -98,7 +100,7 @@ class FromTable:
             if None in [values[i] for i in np.unique(which)]:
                 at = int((which == len(values) - 1).argmax())
                 raise ValueError(
-                    f"{self.path}, column {name!r}, row {int(rows[at])}: the {what} is missing; "
+                    f"{self.table.place(name, int(rows[at]))}: the {what} is missing; "
                     "expected one in every row: fill it in, or leave the row out."
                 )
             codes.append(found.encode(values, which))
@@ -133,7 +135,8 @@ class FromTable:
     def _key(self) -> tuple[Any, ...]:
         status = os.stat(self.path)
         kinds = tuple(self.table.kinds[name] for name in self._used)
-        return self.path, status.st_mtime_ns, status.st_size, tuple(self._used), kinds
+        used = tuple(self._used)
+        return self.path, status.st_mtime_ns, status.st_size, used, kinds, self.locale
 
     def even(self, rank: int, workers: int, encoder: Encoder | None) -> Pass:
         """The pass over an even share.
@@ -166,19 +169,23 @@ class FromTable:
             self._later = KeptRows(self.options.memory, self.options.folder)
             aside = one_of(later), self._later
         masks = [] if mask is None else [mask, *([] if aside is None else [aside[0]])]
-        columns = self.columns.inputs_and_target
+        used = self.columns if encoder is None else encoder.chosen(self.columns)
+        columns = used.inputs_and_target
         batches = kept.read(columns) if kept else all_rows(self.table, columns, masks)
         chosen = chosen_rows(batches, mask, aside)
-        return scan_table(self.table, chosen, self.columns, self.options, encoder)
+        return scan_table(self.table, chosen, used, self.options, encoder)
 
 
 RowSource = FromTable | FromArray  # of which a worker reads a share
 
 
-def open_table(path: Path, known: dict[str, str]) -> TableSource:
+def open_table(
+    path: Path, known: dict[str, str], locale: Locale | None = None, trained: Locale | None = None
+) -> TableSource:
     """The table in a file (by its suffix), or in a folder of Parquet files.
 
-    `known` tells of some columns of a CSV whether they are a "number" or a "category".
+    `known` tells of some columns of a CSV whether they are a "number" or a "category", `locale` how
+    it is written, as far as it is asked for, and `trained` how the file of training was.
     """
     if not path.exists():
         raise ValueError(f"{path} does not exist: expected a CSV, Parquet or Arrow file.")
@@ -190,7 +197,7 @@ def open_table(path: Path, known: dict[str, str]) -> TableSource:
     if suffixes[-1] in _ARROW:
         return ArrowTable(path)
     if set(_CSV) & set(suffixes):
-        return CSVTable(path, known)
+        return CSVTable(path, known, locale or Locale(), trained or Locale())
     raise ValueError(
         f"{path}: expected a name that ends in {', '.join(TABLES)}, or in .csv.gz; rename it to "
         "what it is."
@@ -209,7 +216,8 @@ def open_source(source: Any, options: TableRequest) -> RowSource:
         return _from_frame(source, options)
     path = _file(source)
     if path.suffix.lower() not in (".npy", ".npz"):
-        table = open_table(path, _known_kinds(options))
+        trained = Locale() if options.encoder is None else options.encoder.locale
+        table = open_table(path, _known_kinds(options), options.locale, trained)
         return FromTable(table, _with_target(path, options))
     array, labels = _npz(path, options) if path.suffix.lower() == ".npz" else _npy(path, options)
     return FromArray(str(path), array, labels, options)

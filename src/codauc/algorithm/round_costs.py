@@ -1,0 +1,86 @@
+"""How many bytes and seconds communication takes, known before anything runs.
+
+The lengths here are those that `RoundMessage` and `Compressed` lay out, and the bytes those that
+the ledger of a run counts: of a ring for a sum, and straight to each worker for an exchange.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+REQUESTS = ("stop", "leave", "save")  # what a worker can ask of all
+NUMBER = 4  # bytes of a float32
+BITS = {"bf16": 16, "int8": 8, "int4": 4, "int2": 2}  # of a compressed weight
+BLOCK = 256  # weights that share a scale, where integers are sent
+
+
+def tail_lengths(tasks: int, workers: int) -> list[int]:
+    """Label counts as two digits each, seconds of each worker, requests, a mark of bad numbers."""
+    return [4 * tasks, workers, len(REQUESTS), 1]
+
+
+def row_lengths(weights: int, exact: int, workers: int, compress: str) -> tuple[int, int, int]:
+    """Of one worker's part of a compressed message: exact numbers, scales, and bytes of codes."""
+    scaled = compress != "bf16"
+    blocks = -(-weights // (workers * (BLOCK if scaled else 1)))
+    codes = blocks * (BLOCK * BITS[compress] // 8 if scaled else 2)
+    return -(-exact // workers), blocks * scaled, codes
+
+
+def row_bytes(exact: int, scales: int, codes: int, itemsize: int = NUMBER) -> int:
+    """Bytes of such a part, a multiple of eight."""
+    return -(-(exact * itemsize + scales * 4 + codes) // 8) * 8
+
+
+@dataclass(frozen=True)
+class Network:
+    """Workers that are joined by links of one kind; bandwidth in bytes per second and direction."""
+
+    workers: int
+    bandwidth: float
+    latency: float
+
+    def sum_bytes(self, numbers: int) -> int:
+        """What one worker sends for a sum of so many float32."""
+        return 2 * (self.workers - 1) * numbers * NUMBER // self.workers
+
+    def sum_seconds(self, numbers: int) -> float:
+        """A ring: every worker sends its share in 2 (K - 1) steps."""
+        steps = 2 * (self.workers - 1)
+        return steps * self.latency + self.sum_bytes(numbers) / self.bandwidth
+
+
+@dataclass(frozen=True)
+class RoundCost:
+    """Bytes that one worker sends in a collective, and the seconds it takes."""
+
+    bytes: int
+    seconds: float
+
+
+def round_cost(
+    network: Network, parameters: int, exact: int = 0, tasks: int = 1, compress: str | None = None
+) -> RoundCost:
+    """Of a network's parameters, and `exact` further numbers: its BatchNorm statistics.
+
+    `PPDAdam` sends its second moments, as many as there are parameters, among the exact numbers.
+
+    >>> cost = round_cost(Network(4, 12.5e6, 0.001), 1_000_000)
+    >>> cost.bytes, round(cost.seconds, 3)
+    (6000090, 0.486)
+    """
+    beside = exact + 3 * tasks + sum(tail_lengths(tasks, network.workers))
+    if compress is None:
+        sent = network.sum_bytes(parameters + beside)
+        seconds = network.sum_seconds(parameters + beside)
+    else:
+        others = network.workers - 1
+        sent = 2 * others * row_bytes(*row_lengths(parameters, beside, network.workers, compress))
+        seconds = (1 + others) * network.latency + sent / network.bandwidth
+    return RoundCost(sent, seconds)
+
+
+def estimate_cost(network: Network, statistics: int = 0, tasks: int = 1) -> RoundCost:
+    """Of an estimate of alpha, which also averages BatchNorm statistics."""
+    numbers = 4 * tasks + statistics
+    return RoundCost(network.sum_bytes(numbers), network.sum_seconds(numbers))

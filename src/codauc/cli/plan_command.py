@@ -1,0 +1,147 @@
+"""`codauc plan`: from typed sizes, times and rates to a table and a suggested command."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict
+from typing import Any
+
+from codauc._internal.formats import duration, size
+from codauc._internal.text_table import table
+
+_COUNTS = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "b": 1e9}
+_TIMES = {"": 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "min": 60.0, "h": 3600.0}
+_RATES = {"bit": 1 / 8, "kbit": 1e3 / 8, "mbit": 1e6 / 8, "gbit": 1e9 / 8}
+
+
+def quantity(name: str, text: str, units: dict[str, float], example: str) -> float:
+    """A number with a unit.
+
+    >>> quantity("step_time", "20ms", _TIMES, "20ms")
+    0.02
+    """
+    found = re.fullmatch(r"\s*(\d+(?:\.\d*)?(?:e[+-]?\d+)?)\s*([a-z]*?)(?:/s|ps)?\s*", text.lower())
+    if found is None or found[2] not in units or not float(found[1]) > 0:
+        expected = ", ".join(unit for unit in units if unit)
+        raise ValueError(
+            f"{name}={text!r}: expected a number above 0 with {expected}; use {example}, say."
+        )
+    return float(found[1]) * units[found[2]]
+
+
+def plan_text(options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """What the command prints, and the same as plain values."""
+    from codauc.training import communication_plan as plans
+
+    network = plans.Network(
+        _workers(options["workers"]),
+        quantity("bandwidth", options["bandwidth"], _RATES, "100mbit"),
+        quantity("latency", options["latency"], _TIMES, "1ms"),
+    )
+    work = _workload(options)
+    runs = plans.planned_runs(work, network)
+    best = plans.recommended(runs)
+    rows = [
+        [
+            ("> " if run == best else "  ") + run.method,
+            str(run.period),
+            run.compress or "float32",
+            f"{run.rounds:,}",
+            size(run.bytes_per_worker),
+            duration(run.seconds),
+            f"{run.share:.0%}",
+            size(plans.memory_per_worker(work, run)),
+        ]
+        for run in runs
+    ]
+    heads = ["method", "I", "weights", "rounds", "sent/worker", "time", "communicating", "memory"]
+    gain = plans.speed_up(work, best, network.workers)
+    notes = _notes(gain, network.workers, plans.most_workers(work, network, best.period))
+    first = (
+        f"{network.workers} workers, {work.parameters:,} parameters, {work.steps:,} steps of "
+        f"{1000 * work.step_seconds:.3g} ms each."
+    )
+    text = "\n".join(
+        [
+            first,
+            "",
+            table(heads, rows),
+            "",
+            *notes,
+            f"Use: {_command(best, network, adaptive=work.adaptive)}",
+        ]
+    )
+    values = {
+        "workload": asdict(work),
+        "network": asdict(network),
+        "command": _command(best, network, adaptive=work.adaptive),
+    }
+    return text, {**values, "runs": [asdict(run) for run in runs], "speed_up": gain}
+
+
+def _workers(count: int) -> int:
+    if count < 2:
+        raise ValueError(f"workers={count}: expected at least 2; one worker sends nothing.")
+    return count
+
+
+def _workload(options: dict[str, Any]) -> Any:
+    from codauc.training import communication_plan as plans
+
+    if options["steps"] < 1:
+        raise ValueError(f"steps={options['steps']}: expected at least 1; use 4000, say.")
+    if (options["model"] is None) == (options["parameters"] is None):
+        raise ValueError(
+            "--model and --parameters: expected one of them; use --parameters 1.1m, say."
+        )
+    if (options["step_time"] is None) != bool(options["measure"]):
+        raise ValueError("--step-time and --measure: expected one of them; use --step-time 20ms.")
+    seconds = 0.0
+    if options["step_time"] is not None:
+        seconds = quantity("step_time", options["step_time"], _TIMES, "20ms")
+    if options["model"] is None:
+        if options["measure"]:
+            raise ValueError("--measure without --model: expected one, such as --model resnet20.")
+        count = quantity("parameters", options["parameters"], _COUNTS, "1.1m")
+        return plans.Workload(round(count), seconds, options["steps"], adaptive=_adaptive(options))
+    return _of_model(options, seconds)
+
+
+def _of_model(options: dict[str, Any], seconds: float) -> Any:
+    import torch
+
+    from codauc.models.registry import build
+    from codauc.training import communication_plan as plans
+
+    pixels, name = options["image_size"], options["model"]
+    inputs = torch.randn(options["batch_size"], 3, pixels, pixels)
+    arguments = {"inputs": 3 * pixels * pixels} if name == "mlp" else {}
+    if name == "tabular":
+        raise ValueError("model='tabular': its size follows from the table; give parameters.")
+    model = build(name, **arguments)
+    if options["measure"]:
+        seconds = plans.measured_step(model, inputs)
+    return plans.workload_of(model, options["steps"], seconds, adaptive=_adaptive(options))
+
+
+def _adaptive(options: dict[str, Any]) -> bool:
+    return bool(options["recipe"] != "paper")
+
+
+def _notes(gain: float, workers: int, most: int) -> list[str]:
+    worth = "worth it" if gain > 1.5 else "hardly worth it" if gain > 1 else "slower than one alone"
+    notes = [f"{workers} workers process {gain:.2g} times the samples of one per second: {worth}."]
+    if most < 1000:
+        notes.append(
+            f"Beyond {most} workers a ring spends more time on latency than on computing: average "
+            "inside machines more often than across (local_every), or use a larger I."
+        )
+    return notes
+
+
+def _command(run: Any, network: Any, *, adaptive: bool) -> str:
+    compress = f" --compress {run.compress}" if run.compress else ""
+    recipe = "" if adaptive else " --recipe paper"
+    return (
+        f"codauc train DATA{recipe} --workers {network.workers} --sync-every {run.period}{compress}"
+    )

@@ -1,0 +1,151 @@
+"""Before a run: rounds, bytes and hours of several ways to train on several workers."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
+
+from codauc.algorithm.loss import MinMaxAUCLoss
+from codauc.algorithm.ppdadam import PPDAdam
+from codauc.algorithm.round_costs import NUMBER, estimate_cost, round_cost
+from codauc.algorithm.round_costs import Network as Network
+from codauc.algorithm.schedules import Stage
+
+PERIODS = (8, 64, 512)
+CODECS = (None, "int8", "int2")
+SHARE = 0.05  # of the time, that communication may take in the plan that is recommended
+HARMLESS = 64  # the largest period without a loss of AUC in the paper, for 16 workers
+_DUAL_SAMPLES = 1024
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What is trained: its size, how long a step takes, and how many steps there are."""
+
+    parameters: int
+    step_seconds: float
+    steps: int
+    statistics: int = 0  # of BatchNorm
+    adaptive: bool = True  # PPDAdam, as the default recipe: its second moments are sent, too
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """One way to train: what it sends and how long it takes."""
+
+    method: str
+    period: int
+    compress: str | None
+    rounds: int
+    bytes_per_worker: int
+    computing: float
+    communicating: float
+
+    @property
+    def seconds(self) -> float:
+        """Of the whole run."""
+        return self.computing + self.communicating
+
+    @property
+    def share(self) -> float:
+        """Of the time that is communication."""
+        return self.communicating / self.seconds
+
+
+def workload_of(model: nn.Module, steps: int, step_seconds: float, *, adaptive: bool) -> Workload:
+    """A network's parameters that are trained, and its statistics."""
+    parameters = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    norms = [module for module in model.modules() if isinstance(module, _NormBase)]
+    buffers = [b for norm in norms for b in norm._buffers.values() if b is not None]
+    statistics = sum(buffer.numel() for buffer in buffers if buffer.is_floating_point())
+    return Workload(parameters, step_seconds, steps, statistics, adaptive)
+
+
+def measured_step(model: nn.Module, inputs: torch.Tensor, repeats: int = 10) -> float:
+    """Seconds of a whole step on this machine: the median of some, on random inputs."""
+    loss = MinMaxAUCLoss(pos_ratio=0.5)
+    opt, labels = PPDAdam(model, loss), torch.arange(len(inputs)) % 2
+    times = []
+    for _ in range(repeats + 2):
+        start = time.perf_counter()
+        opt.zero_grad()
+        loss(model(inputs), labels).backward()
+        opt.step()
+        times.append(time.perf_counter() - start)
+    return sorted(times[2:])[repeats // 2]
+
+
+def planned_runs(work: Workload, network: Network) -> list[PlannedRun]:
+    """Data parallel training, NP-PPD-SG, and CoDA with several periods and encodings.
+
+    Rounds and bytes of CoDA and NP-PPD-SG are those that the ledger of a run of one stage counts,
+    its closing round and its estimate of alpha included; evaluations come on top.
+    """
+    found = [_data_parallel(work, network), _rounds("NP-PPD-SG", work, network, 1, None)]
+    for period in PERIODS:
+        found += [_rounds("CoDA", work, network, period, codec) for codec in CODECS]
+    return found
+
+
+def _data_parallel(work: Workload, network: Network) -> PlannedRun:
+    sent, seconds = network.sum_bytes(work.parameters), network.sum_seconds(work.parameters)
+    computing = work.steps * work.step_seconds
+    return PlannedRun(
+        "data parallel", 1, None, work.steps, work.steps * sent, computing, work.steps * seconds
+    )
+
+
+def _rounds(
+    method: str, work: Workload, network: Network, period: int, compress: str | None
+) -> PlannedRun:
+    rounds = Stage(lr=0.1, steps=work.steps, sync_every=period, dual_samples=_DUAL_SAMPLES).rounds
+    exact = work.statistics + (work.parameters if work.adaptive else 0)
+    cost = round_cost(network, work.parameters, exact, compress=compress)
+    estimate = estimate_cost(network, work.statistics)
+    return PlannedRun(
+        method=method,
+        period=period,
+        compress=compress,
+        rounds=rounds,
+        bytes_per_worker=rounds * cost.bytes + estimate.bytes,
+        computing=work.steps * work.step_seconds,
+        communicating=rounds * cost.seconds + estimate.seconds,
+    )
+
+
+def recommended(runs: list[PlannedRun]) -> PlannedRun:
+    """The smallest period up to the harmless one whose communication is a small share of the time.
+
+    Plain messages before compressed ones; where none is enough, the fastest.
+    """
+    fine = [run for run in runs if run.period <= HARMLESS and run.share <= SHARE]
+    fine = [run for run in fine if run.method != "data parallel"]
+    if not fine:
+        return min((r for r in runs if r.period <= HARMLESS), key=lambda run: run.seconds)
+    return min(fine, key=lambda run: (CODECS.index(run.compress), run.period))
+
+
+def memory_per_worker(work: Workload, run: PlannedRun) -> int:
+    """Bytes of weights, gradients, average, two moments and message; compression keeps five more.
+
+    Activations come on top.
+    """
+    copies = 5 + (run.method != "data parallel") + (5 if run.compress else 0)
+    return copies * work.parameters * NUMBER
+
+
+def speed_up(work: Workload, run: PlannedRun, workers: int) -> float:
+    """How many times as many samples per second as one worker alone."""
+    return workers * work.steps * work.step_seconds / run.seconds
+
+
+def most_workers(work: Workload, network: Network, period: int) -> int:
+    """With how many workers latency alone takes half of the time: a ring has 2 (K - 1) steps."""
+    if network.latency == 0:
+        return 10**6
+    return 1 + math.floor(period * work.step_seconds / (2 * network.latency))
