@@ -19,6 +19,7 @@ from codauc.runs.settings import RunSettings
 COMMAND = [sys.executable, "-m", "codauc"]
 QUICK = ("--target", "fraud", "--positive", "yes", "--steps", "84")
 FILES = {
+    "columns.json",
     "config.toml",
     "importance.json",
     "metrics.jsonl",
@@ -27,6 +28,7 @@ FILES = {
     "report.html",
     "summary.json",
     "test_scores.npz",
+    "validation_scores.npz",
 }
 
 
