@@ -13,7 +13,7 @@ T = ("--target", "fraud", "--positive", "yes")
         (["train", "nowhere/at/all.csv", *T], "does not exist"),
         (["train", "{table}"], "--target"),
         (["train", "{table}", "--target", "frad"], "did you mean 'fraud'"),
-        (["train", "{table}", "--target", "fraud"], "say for example"),
+        (["train", "{table}", "--target", "country"], "say for example --positive"),
         (["train", "{table}", "--target", "fraud", "--positive", "yess"], "yess"),
         (["train", "{table}", *T, "--drop", "agee"], "agee"),
         (["train", "{table}", *T, "--lr", "-1"], "--lr -1.0: expected a number > 0"),

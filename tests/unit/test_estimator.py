@@ -53,9 +53,19 @@ def frame():
     ), y
 
 
-# scikit-learn's whole suite: nothing is expected to fail
+# scikit-learn's whole suite; batches are drawn at random, so rows that are repeated and rows with
+# weights are equal in expectation and not to seven digits (test_estimator_weights.py compares them)
+_RANDOM = {
+    f"check_sample_weight_equivalence_on_{kind}_data": "random batches: equal in expectation"
+    for kind in ("dense", "sparse")
+}
+
+
 @pytest.mark.filterwarnings("ignore:the scores do not rise")  # some checks have random labels
-@parametrize_with_checks([AUCClassifier(steps=STEPS)])
+@parametrize_with_checks(
+    [AUCClassifier(steps=STEPS)],
+    expected_failed_checks=lambda _: _RANDOM,
+)
 def test_scikit_learn_s_own_checks_pass(estimator, check):
     check(estimator)
 

@@ -134,9 +134,24 @@ def test_five_thousand_columns_are_measured_in_bounded_time(tmp_path):
 
 def test_no_time_still_measures_the_most_promising_column(tmp_path):
     opened = open_data(write(tmp_path / "a.npz"), ALONE)
-    found = column_importance(Known([2.0, 0.5, 0.1]), opened, ALONE, 0, 0.0)
+    found = column_importance(Known([2.0, 0.5, 0.1]), opened, ALONE, 0, -1.0)
     assert found["permutations"] == 1
     assert len(found["columns"]) == 1
+
+
+def test_one_worker_that_is_asked_to_end_ends_it_on_all(tmp_path):
+    settings = write(tmp_path / "a.npz")
+
+    def measure(group):
+        asked = iter([False] * 4 + [group.rank == 1] * 99)  # in the second permutation
+        opened = open_data(settings, group)
+        model = Known([2.0, 0.5, 0.1])
+        return column_importance(model, opened, group, 0, 30, lambda: next(asked))
+
+    one, two = launch(measure, workers=2, simulate=True)
+    assert one == two
+    assert one["permutations"] == 1
+    assert len(one["columns"]) == 3
 
 
 def test_rare_positives_are_all_in_the_sample(tmp_path, monkeypatch):

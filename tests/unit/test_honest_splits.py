@@ -189,7 +189,7 @@ def test_a_row_without_a_group_or_a_time_is_told(tmp_path, column, by):
     frame = patients()
     frame.loc[frame.index[7], column] = None
     frame.to_csv(tmp_path / "p.csv", index=False)
-    with pytest.raises(ValueError, match=f"column '{column}', row 7: the {by} is missing"):
+    with pytest.raises(ValueError, match=f"column '{column}', line 9: the {by} is missing"):
         open_data(
             DataSettings(source=str(tmp_path / "p.csv"), target="ill", **{by: column}), LocalGroup()
         )

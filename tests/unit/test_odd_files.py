@@ -2,11 +2,13 @@
 
 import gzip
 import re
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+from experiments.reading import bytes_read, write_numbers
 
 from codauc.data import read_table
 
@@ -274,3 +276,31 @@ def test_a_positive_among_several_labels_of_a_cell_counts(tmp_path):
     new = tmp_path / "new.csv"
     new.write_text("x,y\n1.5,Effusion|No Finding\n1.5,Mass|No Finding\n")
     assert read_table(new, encoder=part.encoder).y.tolist() == [True, False]
+
+
+def test_missing_labels_are_one_error_with_count_and_lines(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("x,y\n" + "1.5,0\n2.5,1\n" * 20 + "0.5,NaN\n1.5,\n2.5,1\n0.5,nan\n1.5,\n")
+    with pytest.raises(ValueError, match="the label is missing in 4 of 45 rows") as caught:
+        read_table(path, "y")
+    assert "column 'y', line 42, line 43, line 45, ...:" in str(caught.value)
+    assert "unlabelled='drop'" in str(caught.value)
+    part = read_table(path, "y", unlabelled="drop")
+    assert (part.samples, part.positives) == (41, 21)
+    assert part.columns[-1].notes == ("4 of 45 rows have no label and are left out",)
+
+
+def test_lines_are_those_of_the_file_where_rows_were_left_out(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("x,y\n" + "1.5,0\n2.5,1\n" * 20 + "0.5,NaN\n1.5,\ninf,1\n")
+    with pytest.raises(ValueError, match="column 'x', line 44: got infinity"):
+        read_table(path, "y", unlabelled="drop")
+
+
+@pytest.mark.skipif(not Path("/proc/self/io").exists(), reason="needs Linux")
+def test_a_csv_is_scanned_once(tmp_path):
+    """The first 2 MB are read twice, to find out what the columns are."""
+    path = tmp_path / "a.csv"
+    write_numbers(path, 40_000, 30)
+    ratio, _ = bytes_read(path)
+    assert ratio < 1 + 2.5e6 / path.stat().st_size

@@ -85,6 +85,8 @@ def test_arrays_and_sparse_matrices_take_their_labels_as_target(here):
     assert by_frame["target"] == "ill"
     with pytest.raises(ValueError, match=r"out is of type ndarray.*train\(X, target=y\)"):
         codauc.train(X, y)
+    with pytest.raises(ValueError, match="expected the labels, one per row, target=y"):
+        codauc.train(X)
 
 
 def test_a_test_set_of_its_own_may_be_in_memory(frame, here):
@@ -173,7 +175,7 @@ def test_the_command_predicts_and_reports_with_a_run_on_a_frame(frame, here):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({}, "name its column of labels with target=COLUMN"),
+        ({}, "target is missing: expected the column of labels, one of 'colour', 'size'"),
         ({"target": "yy"}, "did you mean 'y'"),
         ({"target": "y", "step": 3}, "unknown setting 'step': did you mean 'steps'"),
         ({"target": [0, 1]}, "400 rows and the target 2 labels"),
@@ -197,6 +199,18 @@ def test_other_mistakes(frame, here):
         codauc.train(frame[:0], target="y")
     with pytest.raises(ValueError, match=r"one class|expected both|class"):
         codauc.train(frame.assign(y=0), target="y")
+
+
+def test_columns_of_a_frame_that_arrow_does_not_have(frame, here):
+    flag = np.arange(400) % 3 == 0
+    by_sparse = frame.assign(flag=pd.arrays.SparseArray(flag))
+    expected = codauc.train(frame.assign(flag=flag), target="y", **FEW)
+    assert_same(codauc.train(by_sparse, target="y", **FEW), expected)
+    mixed = frame.assign(odd=[1, "a"] * 200)
+    with pytest.raises(ValueError, match=r"failed for column odd .*leave others out with drop="):
+        codauc.train(mixed, target="y", **FEW)
+    assert_same(codauc.train(mixed, target="y", drop=["odd", "note"], **FEW),
+                codauc.train(frame, target="y", drop=["note"], **FEW))  # fmt: skip
 
 
 def test_the_summary_shows_itself_as_text_and_as_html(frame, here):

@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import numpy as np
+import pandas as pd
 import pytest
 import torch
 from hypothesis import given
@@ -11,6 +13,14 @@ from torch import nn
 import codauc
 from codauc import MinMaxAUCLoss
 from codauc.algorithm.objective import objective, saddle_point
+from codauc.data import Split, read_table
+from codauc.data.data_settings import DataSettings
+from codauc.data.opening import open_data
+from codauc.metrics.calibration import average_precision, calibrate
+from codauc.runs.settings import RunSettings
+from codauc.training.build import make_batches
+from codauc.training.recipe import Facts, resolve
+from codauc.workers import LocalGroup
 
 
 def make(tasks, link="sigmoid", **options):
@@ -143,3 +153,116 @@ def test_an_own_loop_with_weights_trains_and_repeats_rows():
                 opt.step()
         found.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
     assert torch.allclose(*found, atol=1e-10)
+
+
+def weighted_frame(count=400, seed=0):
+    random = np.random.default_rng(seed)
+    frame = pd.DataFrame(random.normal(size=(count, 3)), columns=list("abc"))
+    frame["ill"] = (frame.a + random.normal(size=count) > 1.2).astype(int)
+    frame["w"] = random.integers(0, 4, count)
+    return frame
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_weights_of_a_table_follow_their_rows_and_zero_leaves_a_row_out(suffix, workers, tmp_path):
+    frame, path = weighted_frame(), tmp_path / f"t.{suffix}"
+    frame.to_csv(path, index=False) if suffix == "csv" else frame.to_parquet(path, index=False)
+    settings = DataSettings(source=str(path), target="ill", weight="w")
+
+    def work(group):
+        opened = open_data(settings, group)
+        return [(p.rows, p.weights, p.pos_ratio) for p in (opened.train, opened.test)], opened
+
+    found = codauc.launch(work, workers=workers, simulate=True)
+    for place in range(2):
+        rows = torch.cat([parts[place][0] for parts, _ in found])
+        weights = torch.cat([parts[place][1] for parts, _ in found])
+        own = frame.iloc[rows.numpy()]
+        assert (own.w.to_numpy() == weights.numpy()).all()
+        assert (weights > 0).all()
+        share = float((own.w * own.ill).sum() / own.w.sum())
+        assert found[0][0][place][2] == pytest.approx(share)
+    assert "w" not in found[0][1].encoder.names
+    without = frame[frame.w > 0]
+    split = read_table(without, "ill", split=Split(0.2, 0.15), drop=["w"])
+    train = torch.cat([parts[0][0] for parts, _ in found]).sort().values.numpy()
+    assert list(without.index[split.rows.numpy()]) == list(train)  # as if rows were not there
+
+
+def test_equal_weights_are_no_weights():
+    frame = weighted_frame()
+    frame["w"] = 2.5
+    part = read_table(frame, "ill", weight="w")
+    assert part.weights is None
+    plain = read_table(frame, "ill", drop=["w"])
+    assert torch.equal(part.x, plain.x)
+    assert part.pos_ratio == plain.pos_ratio
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda f: f.assign(w=f.w.mask(f.index == 3, -1.0)), "column 'w', row 3: the weight is -1"),
+        (lambda f: f.assign(w=f.w.mask(f.index == 3)), "column 'w', row 3: the weight is missing"),
+        (lambda f: f.assign(w=0), "all weights are zero"),
+        (lambda f: f.assign(w="heavy"), "column 'w' holds texts: expected numbers"),
+        (lambda f: f.drop(columns="w"), "has no column 'w'"),
+    ],
+)
+def test_bad_weights_of_a_table_are_refused(change, message):
+    with pytest.raises(ValueError, match=message):
+        read_table(change(weighted_frame()), "ill", weight="w")
+
+
+def test_other_weights_are_other_data():
+    frame = weighted_frame()
+    first = read_table(frame, "ill", weight="w")
+    frame.loc[frame.index[frame.w > 0][5], "w"] = 7
+    assert read_table(frame, "ill", weight="w").fingerprint != first.fingerprint
+
+
+@pytest.mark.parametrize("share", [None, 0.5])
+def test_what_is_drawn_is_repeated_rows_in_expectation(share):
+    frame = weighted_frame(300)
+    part = read_table(frame, "ill", weight="w")
+    settings = RunSettings()
+    least = 0.0 if share is None else share
+    recipe = replace(resolve(settings.recipe, 1, Facts(300, 50, False)), balance=least)
+    batches = make_batches(replace(settings, recipe=recipe), part, LocalGroup(), [])
+    drawn = [next(batches) for _ in range(400)]
+    y, w = torch.cat([b[1] for b in drawn]), torch.cat([b[2] for b in drawn]).double()
+    p = part.pos_ratio if share is None else batches.sampled_ratio
+    assert float(w.mean()) == pytest.approx(1, abs=0.01)
+    assert float(w[y].sum() / w.sum()) == pytest.approx(p, abs=0.005)
+
+
+def test_a_weighted_calibration_and_precision_are_those_of_repeated_rows():
+    random = np.random.default_rng(0)
+    scores, weights = random.integers(0, 20, 200) / 4, random.integers(1, 4, 200)
+    labels = random.random(200) < 1 / (1 + np.exp(2 - scores))
+    rows = np.repeat(np.arange(200), weights)
+    one = average_precision(scores, labels, weights)
+    assert one == pytest.approx(average_precision(scores[rows], labels[rows]), abs=1e-12)
+    mine, theirs = calibrate(scores, labels, weights), calibrate(scores[rows], labels[rows])
+    assert tuple(mine) == pytest.approx(tuple(theirs), rel=0.05)
+
+
+def test_a_run_uses_the_weights_and_says_so(tmp_path):
+    """Rows with wrong labels at weight 1e-6 must not hurt."""
+    random = np.random.default_rng(0)
+    frame = pd.DataFrame(random.normal(size=(1200, 3)), columns=list("abc"))
+    frame["ill"] = (frame.a + 0.5 * random.normal(size=1200) > 0.5).astype(int)
+    wrong = random.random(1200) < 0.6
+    frame.loc[wrong, "ill"] = 1 - frame.ill[wrong]
+    frame["w"] = np.where(wrong, 1e-6, 1.0)
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    found = []
+    for weight in ("w", None):
+        data = DataSettings(source=str(tmp_path / "t.csv"), target="ill", weight=weight)
+        data = replace(data, drop=() if weight else ("w",))
+        settings = RunSettings(data).with_changes("recipe", steps=80)
+        found.append(codauc.train(settings, tmp_path / f"run {weight}"))
+    assert found[0]["test_auc"] > 0.9 > 0.6 > found[1]["test_auc"]
+    assert any("weighted" in note for note in found[0]["notes"])
+    assert not any("weighted" in note for note in found[1]["notes"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from html import escape
 from typing import Any
 
@@ -21,10 +22,11 @@ class NotebookLine:
         """Replace what is there; without a `share` of the way the bar stays where it is."""
         self._share = self._share if share is None else min(max(share, 0.0), 1.0)
         shown = {"text/html": self._html(text), "text/plain": self._plain(text)}
-        if self._handle is None:
-            self._handle = self._display(shown, raw=True, display_id=True)
-        else:
-            self._handle.update(shown, raw=True)
+        with suppress(Exception):  # a page that cannot be reached is no reason to stop a run
+            if self._handle is None:
+                self._handle = self._display(shown, raw=True, display_id=True)
+            else:
+                self._handle.update(shown, raw=True)
 
     def _html(self, text: str) -> str:
         return (

@@ -18,10 +18,10 @@ from codauc.data.order import Balanced, Position, Shuffled, check_identity, is_w
 from codauc.data.rows import DatasetRows, Rows, as_rows
 
 Augmentation = Callable[[Tensor, torch.Generator], Tensor]
-Fetched = tuple[Tensor, Tensor, Position]
+Fetched = tuple[tuple[Tensor, ...], Position]
 
 
-class Batches(Iterator[tuple[Tensor, Tensor]]):
+class Batches(Iterator[tuple[Tensor, ...]]):
     """Batches `(x, y)` without end; each epoch gives every sample exactly once.
 
     `x` is a tensor, a numpy array (memory-mapped or not), a map-style data set or `Rows`; `y` are
@@ -39,6 +39,8 @@ class Batches(Iterator[tuple[Tensor, Tensor]]):
     each class is shuffled and dealt out by itself, the scarcer one more often. The AUC does not
     depend on the share of positives, and F keeps its saddle point up to a factor if p is the share
     that is drawn: give the loss `pos_ratio=batches.sampled_ratio`, or let it estimate p.
+
+    With `weights`, one per sample, batches are `(x, y, weights)`.
 
     `augment(x, generator)` changes each whole batch; its generator depends on the position alone.
     With `loaders=n` samples are read ahead by n processes, which pays for images to be decoded.
@@ -67,11 +69,18 @@ class Batches(Iterator[tuple[Tensor, Tensor]]):
         seed: int = 0,
         worker: int = 0,
         rows: Tensor | None = None,
+        weights: Tensor | None = None,
         balanced: float | None = None,
         augment: Augmentation | None = None,
         loaders: int = 0,
     ) -> None:
         self.x, self.y = _checked(as_rows(x), y)
+        self.weights = None if weights is None else torch.as_tensor(weights)
+        if self.weights is not None and self.weights.shape != (len(self.x),):
+            raise ValueError(
+                f"weights of shape {list(self.weights.shape)} for {len(self.x)} samples: expected "
+                "one per sample."
+            )
         self.batch_size = whole("batch_size", batch_size, least=1, remedy="use for example 32")
         self.seed = whole("seed", seed, least=0, remedy="use 0 if any seed will do")
         self.worker = whole("worker", worker, least=0, remedy="use the worker's rank")
@@ -115,16 +124,16 @@ class Batches(Iterator[tuple[Tensor, Tensor]]):
         """How many samples of the epoch were given."""
         return self.position.at
 
-    def __next__(self) -> tuple[Tensor, Tensor]:
+    def __next__(self) -> tuple[Tensor, ...]:
         try:
-            x, y, after = next(self._feed)
+            (x, *rest), after = next(self._feed)
         except BaseException:  # a sample that cannot be read does not end the batches
             self._move(self.position)
             raise
         if self.augment is not None:
             x = self.augment(x, self._generator(5, self.position))
         self.position = after
-        return x, y
+        return x, *rest
 
     def state_dict(self) -> dict[str, Any]:
         """The position: the epoch, how many of its samples were given, and what it depends on."""
@@ -193,13 +202,13 @@ class Batches(Iterator[tuple[Tensor, Tensor]]):
         return generator(np.random.SeedSequence(self.seed, spawn_key=key))
 
     def _read(self, position: Position) -> Iterator[Fetched]:
-        fetch = _Fetch(self.x, self.y, self.rows)
+        fetch = _Fetch(self.x, self.y, self.rows, self.weights)
         for numbers, after in self._order.plan(position):
             yield fetch[numbers, after]
 
     def _read_ahead(self, position: Position) -> Iterator[Fetched]:
         loader = DataLoader(
-            _Fetch(self.x, self.y, self.rows),
+            _Fetch(self.x, self.y, self.rows, self.weights),
             batch_size=None,
             sampler=self._order.plan(position),
             num_workers=self.loaders,
@@ -212,18 +221,21 @@ class Batches(Iterator[tuple[Tensor, Tensor]]):
 class _Fetch(Dataset[Fetched]):
     """A batch by the numbers of its samples, here or in a process that reads ahead."""
 
-    def __init__(self, x: Rows, y: Tensor | None, rows: Tensor | None) -> None:
-        self.x, self.y, self.rows = x, y, rows
+    def __init__(
+        self, x: Rows, y: Tensor | None, rows: Tensor | None, weights: Tensor | None
+    ) -> None:
+        self.x, self.y, self.rows, self.weights = x, y, rows, weights
 
     def __getitem__(self, item: tuple[Tensor, Position]) -> Fetched:
         numbers, after = item
         if self.rows is not None:
             numbers = self.rows.index_select(0, numbers)
+        more = () if self.weights is None else (self.weights.index_select(0, numbers),)
         if self.y is None:
             assert isinstance(self.x, DatasetRows)
-            return *self.x.pairs(numbers), after
+            return (*self.x.pairs(numbers), *more), after
         y = self.y.index_select(0, numbers.to(self.y.device))
-        return self.x.gather(numbers), y, after
+        return (self.x.gather(numbers), y, *more), after
 
 
 def _checked(x: Rows, y: Tensor | None) -> tuple[Rows, Tensor | None]:

@@ -50,6 +50,10 @@ class DataSettings:
         None,
         "column of dates or numbers: the oldest rows are for training, the newest for the test",
         metavar="COLUMN")
+    weight: str | None = setting(
+        None,
+        "column of weights >= 0: how often a row counts, in training and in the AUC; no input",
+        metavar="COLUMN")
     watch: str = setting(
         "validation",
         "set that is evaluated during training; test, as in papers, holds out no validation set "
@@ -60,6 +64,9 @@ class DataSettings:
     nan: str = setting(
         "error", "whether NaN is an error or a missing value ({default})",
         choices=("error", "missing"))
+    unlabelled: str = setting(
+        "error", "whether a row without a label is an error or left out ({default})",
+        choices=("error", "drop"))
     decimal: str | None = setting(
         None, "decimal mark of a CSV, where its numbers do not show it", metavar=".|,")
     dayfirst: bool | None = setting(

@@ -26,7 +26,8 @@ class Part:
     a number of this worker's inputs as they were read; its sum over all workers, modulo 2**64,
     differs for different data. `examined` is what hints are made of. `groups` are numbers of the
     groups that a split keeps together. `notes` say what is odd about data that are read with the
-    encoder of a training set.
+    encoder of a training set. `weights` are how much each sample counts, and `weight_sums` the sums
+    of all workers' weights: of positives, and of all.
     """
 
     x: Any
@@ -39,6 +40,8 @@ class Part:
     columns: tuple[ColumnRecord, ...] = field(default=(), repr=False)
     groups: Tensor | None = field(default=None, repr=False)
     notes: tuple[str, ...] = field(default=(), repr=False)
+    weights: Tensor | None = field(default=None, repr=False)
+    weight_sums: tuple[float, float] = field(default=(0.0, 0.0), repr=False)
 
     @property
     def samples(self) -> int:
@@ -52,7 +55,9 @@ class Part:
 
     @property
     def pos_ratio(self) -> float:
-        """The share of positives in the samples of all workers."""
+        """The share of positives in the samples of all workers, or in their weights."""
+        if self.weights is not None and self.counts:
+            return self.weight_sums[0] / self.weight_sums[1]
         if not self.counts:
             raise ValueError("the data has no labels: expected some, for the share of positives.")
         return self.positives / self.samples

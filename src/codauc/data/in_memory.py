@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from codauc.data.tables.frames import is_frame
+from codauc._internal.checks import listed
+from codauc.data.tables.frames import frame_names, is_frame
 from codauc.data.tables.sparse_arrays import is_sparse
 
 IN_MEMORY = "<memory>"  # in place of a path, in the settings of a run
@@ -27,6 +28,15 @@ class InMemory:
         """The name of the labels beside the rows."""
         usual = "target" if is_frame(self.source) else "labels"
         return str(getattr(self.labels, "name", None) or usual)
+
+    def no_target(self) -> ValueError:
+        """The error where neither labels nor their column are given."""
+        if is_frame(self.source):
+            return ValueError(
+                "target is missing: expected the column of labels, one of "
+                f"{listed(frame_names(self.source))}; or the labels themselves, one per row."
+            )
+        return ValueError("target is missing: expected the labels, one per row, target=y.")
 
 
 def is_in_memory(data: Any) -> bool:

@@ -75,7 +75,8 @@ def open_data(
 def _only_of_tables(settings: DataSettings) -> str | None:
     """A setting that images do not have; a group they have if a table names them."""
     group = settings.group if settings.images is None else None
-    asked = {"silo": settings.silo, "own": settings.own, "group": group, "time": settings.time}
+    asked = {"silo": settings.silo, "own": settings.own, "group": group}
+    asked |= {"time": settings.time, "weight": settings.weight}
     return next((name for name, value in asked.items() if value), None)
 
 
@@ -169,7 +170,9 @@ _SHARED = (
     "silo",
     "skew",
     "own",
+    "weight",
     "nan",
+    "unlabelled",
     *_WRITTEN,
 )
 
@@ -182,8 +185,11 @@ def _open_table(
     memory: InMemory | None,
 ) -> DataSet:
     if settings.target is None:
-        what = settings.source if memory is None else "the frame"
-        raise ValueError(f"{what} is a table: name its column of labels with target=COLUMN.")
+        if memory is not None:
+            raise memory.no_target()
+        raise ValueError(
+            f"{settings.source} is a table: name its column of labels with target=COLUMN."
+        )
     split = _split(settings, seed, own_test=settings.test is not None)
     shared: dict[str, Any] = {name: getattr(settings, name) for name in _SHARED}
     if memory is not None and memory.labels is not None:
@@ -238,6 +244,7 @@ def _own_test(
         encoder=encoder,
         own=own,
         seed=request.seed,
+        weight=request.weight,
         nan=request.nan,
         **{name: getattr(request, name) for name in _WRITTEN},
         progress=request.progress,

@@ -37,6 +37,7 @@ from codauc.integrations.estimator_fit import (
     fit_worker,
     launch_until_interrupted,
     module_maker,
+    per_row,
     positives,
     run_settings,
     two_classes,
@@ -55,6 +56,7 @@ from codauc.metrics.auc_values import auc
 from codauc.metrics.calibration import Calibration
 from codauc.metrics.evaluation import logits_of
 from codauc.metrics.thresholds import Threshold
+from codauc.metrics.weighted_auc import weighted_auc_interval
 from codauc.models import build
 from codauc.models.base import Model
 from codauc.training.build import (
@@ -159,19 +161,25 @@ class AUCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         tags.input_tags.sparse = True
         return tags
 
-    def fit(self, X: Any, y: Any) -> Self:
-        """Train anew on all of `X` and `y`."""
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, groups: Any = None) -> Self:
+        """Train anew on all of `X` and `y`.
+
+        With `sample_weight` a row counts as often as its weight says, also in the validation AUC;
+        one of weight 0 is left out. Rows of one of the `groups`, such as a patient, stay on one
+        side of the validation split.
+        """
         self.__dict__.pop("module_", None)  # one that fails is not fitted
         x = self._rows(X, reset=True)
         labels = self._labels(x, y, reset=True)
+        sample = per_row(sample_weight, groups, labels)
         seed = self._seed()
         settings = run_settings(self, seed)
         ways, maker = settings.communication, module_maker(self)
         work = partial(
             fit_worker,
             settings=settings,
-            rows=(x, labels),
-            split=validation_split(self, labels, seed),
+            rows=(x, labels, sample.weights),
+            split=validation_split(self, labels, sample, seed),
             maker=maker,
         )
         results = launch_until_interrupted(work, ways, seed, verbose=self.verbose > 0)
@@ -228,7 +236,7 @@ class AUCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """The log-odds of the positive class, shape [N]; AUC and order are those of the logits."""
         check_is_fitted(self, "module_")
         x = read_table(self._rows(X, reset=False), encoder=self.encoder_, nan="missing").x
-        module = _to_predict(self.module_, self.encoder_, self.device)
+        module = _to_predict(self.module_, self.encoder_, str(self.device))
         return self.calibration_.log_odds(logits_of(module, x))
 
     def predict_proba(self, X: Any) -> Array:
@@ -242,10 +250,12 @@ class AUCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         positive = scores > 0 if self.threshold_ is None else self.threshold_.positive(scores)
         return np.asarray(self.classes_[positive.astype(int)])
 
-    def score(self, X: Any, y: Any) -> float:
-        """The AUC, not the accuracy."""
-        scores = self.decision_function(X)
-        return float(auc(scores, positives(column_or_1d(y), self.classes_)))
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """The AUC, not the accuracy; with `sample_weight` the weighted one."""
+        scores, labels = self.decision_function(X), positives(column_or_1d(y), self.classes_)
+        if sample_weight is None:
+            return float(auc(scores, labels))
+        return weighted_auc_interval(scores, labels, sample_weight).value
 
     def _rows(self, X: Any, *, reset: bool) -> Any:
         columns = frame_columns(X) if reset else self._columns

@@ -26,6 +26,7 @@ from codauc.algorithm.loss import MinMaxAUCLoss
 from codauc.data import Batches
 from codauc.data.data_settings import DataSettings
 from codauc.data.dataset import DataSet, Part
+from codauc.data.row_weights import checked_weights
 from codauc.data.rows import as_rows
 from codauc.data.splits import Split
 from codauc.integrations.estimator_rows import as_names, read_rows
@@ -81,7 +82,7 @@ def run_settings(estimator: Any, seed: int) -> RunSettings:
         CommunicationSettings(e.workers, e.simulate, e.sync_every),
         seed=seed,
         threshold=e.threshold,
-        device=e.device,
+        device=str(e.device) if isinstance(e.device, torch.device) else e.device,
     )
 
 
@@ -128,11 +129,39 @@ def _made(maker: Any, arguments: dict[str, Any]) -> nn.Module:
     return model
 
 
-def validation_split(estimator: Any, labels: Array, seed: int) -> Split | None:
+class PerRow(NamedTuple):
+    """What rows may have beside inputs and labels."""
+
+    weights: Array | None
+    groups: Array | None
+
+
+def per_row(sample_weight: Any, groups: Any, labels: Array) -> PerRow:
+    """Weights and groups, one per row; with weights both classes must keep some."""
+    weights = None
+    if sample_weight is not None:
+        weights = checked_weights("sample_weight", sample_weight, len(labels))
+        if len(np.unique(labels[weights > 0])) < 2:
+            raise ValueError(
+                "sample_weight leaves one class alone, the other has weight 0: expected two "
+                "classes; AUC needs both."
+            )
+    if groups is not None:
+        groups = column_or_1d(groups)
+        check_consistent_length(labels, groups)
+    return PerRow(weights, groups)
+
+
+def validation_split(estimator: Any, labels: Array, sample: PerRow, seed: int) -> Split | None:
     """How validation rows are set aside; None where there are too few."""
     if not estimator.validation_fraction:
         return None
-    split, positive = Split(0.0, estimator.validation_fraction, seed), torch.from_numpy(labels == 1)
+    split = Split(0.0, estimator.validation_fraction, seed, group=sample.groups)
+    used = np.ones(len(labels), bool) if sample.weights is None else sample.weights > 0
+    positive = torch.from_numpy(labels[used] == 1)
+    if sample.groups is not None:
+        rows = split.rows(positive, "validation", split.by[used])
+        return split if len(rows) >= estimator.workers else None
     try:
         rows = split.rows(positive, "validation")
     except ValueError:  # a class of one sample
@@ -206,21 +235,22 @@ def fit_worker(
     group: Group,
     *,
     settings: RunSettings,
-    rows: tuple[Any, Array],
+    rows: tuple[Any, Array, Array | None],
     split: Split | None,
     maker: ModuleMaker | None,
     person: Person,
 ) -> tuple[dict[str, Tensor], ModelSettings, dict[str, Any]]:
     """One worker's part of `fit`: the weights, the network, and the estimator's attributes."""
-    options: dict[str, Any] = {"group": group, "seed": settings.seed}
+    x, targets, weights = rows
+    options: dict[str, Any] = {"group": group, "seed": settings.seed, "weight": weights}
     if split is not None:
         options["split"] = split
-    table = read_rows(*rows, **options, categories=settings.data.categories)
+    table = read_rows(x, targets, **options, categories=settings.data.categories)
     encoder, validation = table.encoder, None
     assert encoder is not None
     assert table.y is not None
     if split is not None:
-        validation = read_rows(*rows, **options, part="validation", encoder=encoder)
+        validation = read_rows(x, targets, **options, part="validation", encoder=encoder)
     opened = DataSet.of_table(table, validation)
     settings = resolve_settings(settings, opened, group.size)
     callbacks: list[Callback] = [ProgressBar()] if person.watches and group.rank == 0 else []
@@ -232,8 +262,10 @@ def fit_worker(
     calibration = trained.calibration
     if validation is None:  # from the training data, for want of others
         scores = gathered(logits_of(trained.model, table.x), group)
-        calibration = calibrate(scores, gathered(table.y.numpy().astype(np.bool_), group))
-    weights = {name: t.detach().cpu().clone() for name, t in trained.model.state_dict().items()}
+        labels = gathered(table.y.numpy().astype(np.bool_), group)
+        sizes = None if table.weights is None else gathered(table.weights.numpy(), group)
+        calibration = calibrate(scores, labels, sizes)
+    state = {name: t.detach().cpu().clone() for name, t in trained.model.state_dict().items()}
     attributes = {
         "encoder_": encoder,
         "calibration_": calibration,
@@ -245,7 +277,7 @@ def fit_worker(
         "interrupted_of": trained.planned if trained.interrupted else None,
         "no_threshold": next((n for n in trained.notes if n.startswith(NO_THRESHOLD)), None),
     }
-    return weights, settings.model, attributes
+    return state, settings.model, attributes
 
 
 def checked_targets(x: Any, y: Any) -> Array:

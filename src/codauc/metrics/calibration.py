@@ -26,24 +26,37 @@ class Calibration(NamedTuple):
         return self.scale * scores.astype(np.float64) + self.shift
 
 
-def average_precision(scores: Array, labels: Array) -> float:
+def average_precision(scores: Array, labels: Array, weights: Array | None = None) -> float:
     """The mean, over the positives, of the precision where each is reached; ties count as one step.
+
+    With weights both are weighted.
 
     >>> round(average_precision(np.array([4, 3, 2, 1.]), np.array([1, 0, 1, 0], bool)), 4)
     0.8333
     """
     positive = labels.astype(bool, copy=False)
+    if weights is not None:
+        return _weighted_precision(scores, positive, weights)
     ups, downs = np.sort(scores.compress(positive)), np.sort(scores.compress(~positive))
     found = len(ups) - np.searchsorted(ups, ups)
     wrong = len(downs) - np.searchsorted(downs, ups)
     return float((found / (found + wrong)).mean())
 
 
-def calibrate(scores: Array, labels: Array) -> Calibration:
+def _weighted_precision(scores: Array, positive: Array, weights: Array) -> float:
+    order = np.argsort(-scores, kind="stable")
+    last = np.append(np.diff(scores[order]) != 0, True)  # of those that are tied
+    ups = np.cumsum((weights * positive)[order])[last]
+    precision = ups / np.maximum(np.cumsum(weights[order])[last], np.finfo(float).tiny)
+    return float(np.dot(np.diff(ups, prepend=0.0), precision) / ups[-1])
+
+
+def calibrate(scores: Array, labels: Array, weights: Array | None = None) -> Calibration:
     """Platt's: the logistic regression of labels on scores, by Newton's method.
 
     Labels count as (n+ + 1)/(n+ + 2) and 1/(n- + 2), so that separable scores have an answer. A
-    scale that is not positive would turn the order round: then the scores stay as they are.
+    scale that is not positive would turn the order round: then the scores stay as they are. With
+    weights the regression is weighted.
 
     >>> scores = np.array([-2.0, -1, 0, 1, 2, 3])
     >>> calibrate(scores, scores > 0).scale > 0
@@ -54,27 +67,33 @@ def calibrate(scores: Array, labels: Array) -> Calibration:
     z = (np.asarray(scores, np.float64) - centre) / spread
     high, low = (positives + 1) / (positives + 2), 1 / (len(labels) - positives + 2)
     targets = np.where(labels, high, low)
-    slope, level = _newton(z, targets)
+    slope, level = _newton(z, targets, weights)
     if slope <= 0:
         return Calibration()
     return Calibration(slope / spread, level - slope * centre / spread)
 
 
-def _newton(z: Array, targets: Array) -> tuple[float, float]:
+def _newton(z: Array, targets: Array, weights: Array | None) -> tuple[float, float]:
     """Slope and level of a logistic regression; a little ridge keeps it finite."""
-    mean = float(targets.mean())
+    counts = None if weights is None else weights * (len(z) / weights.sum())
+    mean = float(np.average(targets, weights=counts))
     point = np.array([1.0, math.log(mean / (1 - mean))])
     x = np.stack([z, np.ones_like(z)], axis=1)
 
     def cost(at: Array) -> float:
         odds = x @ at
-        return float((np.logaddexp(0, odds) - targets * odds).mean() + 1e-6 * at[0] ** 2 / 2)
+        each = np.logaddexp(0, odds) - targets * odds
+        each = each if counts is None else each * counts
+        return float(each.mean() + 1e-6 * at[0] ** 2 / 2)
 
     now = cost(point)
     for _ in range(100):
         q = 1 / (1 + np.exp(-np.clip(x @ point, -500, 500)))
-        gradient = x.T @ (q - targets) / len(z) + np.array([1e-6 * point[0], 0.0])
-        hessian = (x * (q * (1 - q))[:, None]).T @ x / len(z) + 1e-9 * np.eye(2)
+        slope, bend = q - targets, q * (1 - q)
+        if counts is not None:
+            slope, bend = slope * counts, bend * counts
+        gradient = x.T @ slope / len(z) + np.array([1e-6 * point[0], 0.0])
+        hessian = (x * bend[:, None]).T @ x / len(z) + 1e-9 * np.eye(2)
         step, size = np.linalg.solve(hessian, gradient), 1.0
         while size > 1e-8 and cost(point - size * step) > now:
             size /= 2

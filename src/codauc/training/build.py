@@ -143,7 +143,25 @@ def make_batches(settings: RunSettings, part: Part, group: Group, notes: list[st
         else:
             share = least if ratio < least else 1 - least
     size, seed = settings.recipe.batch_size, settings.seed
-    return Batches(part.x, part.y, size, seed=seed, worker=group.rank, balanced=share)
+    weights = _relative_weights(part, balanced=share is not None)
+    options: dict[str, Any] = {"seed": seed, "worker": group.rank, "balanced": share}
+    return Batches(part.x, part.y, size, weights=weights, **options)
+
+
+def _relative_weights(part: Part, *, balanced: bool) -> Tensor | None:
+    """Weights with a mean of 1 over all workers' samples; if balanced, over those of each class.
+
+    So what is drawn is in expectation what repeated rows would give, and p is the share drawn.
+    """
+    if part.weights is None or part.y is None:
+        return part.weights
+    up, both = part.weight_sums
+    if not balanced:
+        return (part.weights * (part.samples / both)).float()
+    means = torch.tensor(
+        [(both - up) / (part.samples - part.positives), up / part.positives], dtype=torch.float64
+    )
+    return (part.weights / means[part.y.long()]).float()
 
 
 def make_engine(
@@ -163,6 +181,7 @@ def make_engine(
     trained = together(group, network, "start").to(device)
     # rounds find out whether numbers are finite, so the loss does not
     loss = MinMaxAUCLoss(pos_ratio=ratio, mix=recipe.mix, validate=False).to(device)
+    loss.mean_weight = None if part.weights is None else 1.0
     loss.ratio_told = True  # it is the share in all data, whatever the workers draw
     opt = make_optimizer(trained, loss, recipe)
     coda = CoDA(opt, group, compress=ways.compress, delay=ways.delay)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -40,7 +40,12 @@ class ColumnImportance:
 
 
 def column_importance(
-    model: nn.Module, opened: DataSet, group: Group, seed: int, limit: float
+    model: nn.Module,
+    opened: DataSet,
+    group: Group,
+    seed: int,
+    limit: float,
+    asked: Callable[[], bool] = lambda: False,
 ) -> dict[str, Any] | None:
     """What importance.json holds, on every worker; None without a test set of both classes.
 
@@ -50,7 +55,8 @@ def column_importance(
     sample is taken, with at least as many positives as half of it where there are so many. Of more
     than MOST_MEASURED columns those are measured of which a first pass expects most (`effects`).
 
-    It ends after `limit` seconds, with as many permutations as there was time for.
+    It ends after `limit` seconds, or when a worker is `asked` to end, with as many permutations as
+    there was time for.
     """
     part, encoder = opened.test, opened.encoder
     if part is None or not 0 < part.positives < part.samples:
@@ -64,7 +70,10 @@ def column_importance(
     chosen = list(inputs)
     if len(inputs) > MOST_MEASURED:
         chosen = rows.most_promising(encoder, inputs)
-    found, times = rows.measure([inputs[name] for name in chosen], limit)
+    end = time.monotonic() + limit
+    found, times = rows.measure(
+        [inputs[name] for name in chosen], lambda: asked() or time.monotonic() > end
+    )
     columns = [_interval(name, each) for name, each in zip(chosen, found, strict=True) if each]
     columns.sort(key=lambda column: -column.lost)
     return {
@@ -111,28 +120,27 @@ class _TestRows:
         return sorted(sums, key=lambda name: -sums[name])[:MOST_MEASURED]
 
     def measure(
-        self, columns: Sequence[list[int]], limit: float
+        self, columns: Sequence[list[int]], late: Callable[[], bool]
     ) -> tuple[list[list[Difference]], int]:
         """For each column the AUC lost in each permutation; and how many permutations all had."""
         found: list[list[Difference]] = [[] for _ in columns]
-        begin = time.monotonic()
         for done in range(PERMUTATIONS):
             for differences, places in zip(found, columns, strict=True):
-                scores, seconds = self._shuffled(places, time.monotonic() - begin)
+                scores, end = self._shuffled(places, late())
                 differences.append(paired_auc_difference(self.scores, scores, self.labels))
-                if seconds > limit:  # the same on every worker
+                if end:  # the same on every worker
                     whole = done + (differences is found[-1])
                     return [each[: max(1, whole)] for each in found], max(1, whole)
         return found, PERMUTATIONS
 
-    def _shuffled(self, places: list[int], seconds: float) -> tuple[NDArray[np.float64], float]:
-        """The scores of all workers without the columns, and the longest time of a worker."""
+    def _shuffled(self, places: list[int], late: bool) -> tuple[NDArray[np.float64], bool]:
+        """The scores of all workers without the columns, and whether it is late for one of them."""
         order = torch.randperm(len(self.x), generator=self.random)
         x = self.x.clone()
         x[:, places] = self.others[order][:, places]
-        every = gathered(np.append(self._logits(x), seconds), self.group)
-        ends = np.cumsum(self.counts + 1) - 1  # where the seconds of each worker are
-        return np.nan_to_num(np.delete(every, ends)), float(every[ends].max())
+        every = gathered(np.append(self._logits(x), float(late)), self.group)
+        ends = np.cumsum(self.counts + 1) - 1  # where each worker says whether it is late
+        return np.nan_to_num(np.delete(every, ends)), bool(every[ends].any())
 
 
 def _sample(labels: Tensor, most: int, random: torch.Generator) -> Tensor:

@@ -24,6 +24,7 @@ class ScoredRows(NamedTuple):
     labels: NDArray[np.bool_]
     rows: NDArray[np.int64]
     groups: NDArray[np.int64] | None = None  # which a split keeps together
+    weights: NDArray[np.float64] | None = None
 
 
 def confident_mistakes(test: ScoredRows, part: Part, group: Group) -> list[dict[str, Any]]:

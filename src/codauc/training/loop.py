@@ -29,7 +29,7 @@ from codauc.training.validation import gathered, scores_of
 from codauc.version import __version__
 from codauc.workers.group import Group, GroupError
 
-Objective = Callable[[Tensor, Tensor], Tensor]
+Objective = Callable[..., Tensor]
 
 NO_THRESHOLD = "No threshold"  # how a note about it begins
 _CHECK_EVERY = 16  # steps between two checks for NaN, of a worker that has no rounds
@@ -75,22 +75,23 @@ class Trained:
             return None
         order = np.argsort(rows, kind="stable")
         groups = None if part.groups is None else gathered(part.groups.numpy(), group)[order]
+        weights = None if part.weights is None else gathered(part.weights.numpy(), group)[order]
         scores = self.calibration.log_odds(scores)[order]
-        return ScoredRows(scores, labels[order], rows[order], groups)
+        return ScoredRows(scores, labels[order], rows[order], groups, weights)
 
     def summary(self, opened: DataSet, test: ScoredRows | None) -> dict[str, Any]:
         """What summary.json holds; `test` is what `scores_of_test_set` gave."""
         train, settings = opened.train, self.settings
         auc = None
         if test is not None:
-            auc = weighted_auc_interval(test.scores, test.labels, groups=test.groups)
+            auc = weighted_auc_interval(test.scores, test.labels, test.weights, test.groups)
         return {
             "test_auc": None if auc is None else auc.value,
             "auc_low": None if auc is None else auc.low,
             "auc_high": None if auc is None else auc.high,
             "average_precision": None
             if test is None
-            else average_precision(test.scores, test.labels),
+            else average_precision(test.scores, test.labels, test.weights),
             "validation_auc": self.validation_auc,
             "steps": self.steps,
             "best_step": self.step,
@@ -210,8 +211,8 @@ class TrainingLoop:
                 self.at.owed = False
                 self._after_step(number)
         while self.opt.steps < stage.steps and not self.coda.asked("stop"):
-            x, y = next(batches)
-            self._local_step(objective, x.to(self.device), y.to(self.device))
+            batch = next(batches)
+            self._local_step(objective, *(part.to(self.device) for part in batch))
             self._after_step(number)
             if self.clock is not None:
                 self.clock.on_step()
@@ -222,13 +223,13 @@ class TrainingLoop:
             next(batches, None)  # the stage ends: the mean of its iterates, and a new alpha
         return self.coda.asked("stop")
 
-    def _local_step(self, objective: Objective, x: Tensor, y: Tensor) -> None:
+    def _local_step(self, objective: Objective, x: Tensor, *labels_and_weights: Tensor) -> None:
         """One step on a batch; every `sync_every`-th includes a communication round."""
         self.opt.zero_grad()
         with self.section("forward"):
             scores = self.progress.model(x)
         with self.section("loss"):
-            loss = objective(scores, y)
+            loss = objective(scores, *labels_and_weights)
         with self.section("backward"):
             loss.backward()  # type: ignore[no-untyped-call]
         self.coda.count_loss(loss)
@@ -345,7 +346,7 @@ class TrainingLoop:
         scores = self.validation.choice.state.scores
         if self.settings.data.watch == "test" or scores is None:
             return Calibration()
-        found = calibrate(scores, self.validation.labels)
+        found = calibrate(scores, self.validation.labels, self.validation.weights)
         if found == Calibration():
             self.progress.journal.notes.append(
                 "Scores do not rise with the share of positives on the validation set."

@@ -48,13 +48,13 @@ from codauc.training.run_state import SavedRun, check_same, identity, unpacked, 
 from codauc.workers.agreement import together
 from codauc.workers.group import Group, GroupError, LocalGroup
 from codauc.workers.launcher import launch
-from codauc.workers.signals import LEAVE, AskedToLeave, Requests
+from codauc.workers.signals import LEAVE, STOP, AskedToLeave, Requests
 from codauc.workers.watchdog import end_with_parent, guarded
 
 _LEAST_WAIT, _MOST_WAIT = 10.0, 300.0  # seconds for another worker, once training has begun
 _PATIENT_WAIT = 100.0  # where nobody would start the workers again
 _LONGEST_WAIT = 1800.0  # while data are read
-_EXPLAINING = 30.0  # seconds for the importance of columns, at most
+_SHORT, _LONG = 2.0, 30.0  # seconds for the importance of columns, at least and at most
 _SIGNALS_SPREAD = 2.0  # seconds from the first worker to the last that is asked to leave
 
 
@@ -305,10 +305,15 @@ class WorkerRun:
         """What the report shows beside the scores, by the names of files."""
         opened, group = self.opened, self.group
         assert opened.test is not None
-        limit = min(_EXPLAINING, max(2.0, 0.2 * trained.seconds))
-        seed = trained.settings.seed
+        limit, seed = max(_SHORT, 0.2 * trained.seconds), trained.settings.seed
+        limit = _SHORT if trained.interrupted else min(_LONG, limit)
+        pending = self.job.requests.pending
+
+        def asked() -> bool:
+            return pending(LEAVE) or (pending(STOP) and not trained.interrupted)
+
         with own_threads(trained.settings, opened):
-            importance = column_importance(trained.model, opened, group, seed, limit)
+            importance = column_importance(trained.model, opened, group, seed, limit, asked)
         mistakes = confident_mistakes(test, opened.test, group)
         found = {IMPORTANCE: importance, MISTAKES: {"samples": mistakes}}
         return {name: values for name, values in found.items() if values is not None}

@@ -102,6 +102,11 @@ class RunProgress:
     ) -> None:
         self.settings, self.opened, self.group, self.data = settings, opened, group, data
         self.recipe, train, notes = settings.recipe, opened.train, list(opened.hints)
+        if settings.data.weight is not None:
+            notes.append(
+                "AUC, its interval and average precision are weighted by "
+                f"{settings.data.weight!r}; the curves of the report count each row once."
+            )
         self.plan = plan(self.recipe, settings.communication)
         self.batches = make_batches(settings, train, group, notes)
         ratio = self.batches.sampled_ratio or train.pos_ratio

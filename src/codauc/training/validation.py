@@ -107,23 +107,35 @@ class ModelChoice:
         self.model, self.rule = model, rule
         self.state = ChoiceState()
 
-    def offer(self, step: int, auc: float, scores: NDArray[Any], labels: NDArray[Any]) -> bool:
-        """Keep the model as it is now if the rule says so; returns whether it does."""
+    def offer(
+        self,
+        step: int,
+        auc: float,
+        scores: NDArray[Any],
+        labels: NDArray[Any],
+        *,
+        weighted: bool = False,
+    ) -> bool:
+        """Keep the model as it is now if the rule says so; returns whether it does.
+
+        Where the AUC is `weighted`, so is the difference of two; its error is that without weights.
+        """
         better = auc > self.state.best_auc
         if better:
             self.state = replace(self.state, best_auc=auc, best_scores=scores)
-        keep = (
-            better or self.rule == "last" or (self.rule == "steady" and self._close(scores, labels))
-        )
+        keep = better or self.rule == "last"
+        if not keep and self.rule == "steady":
+            keep = self._close(scores, labels, auc if weighted else None)
         if keep:
             weights = {name: t.detach().clone() for name, t in self.model.state_dict().items()}
             self.state = replace(self.state, weights=weights, step=step, scores=scores, auc=auc)
         return keep
 
-    def _close(self, scores: NDArray[Any], labels: NDArray[Any]) -> bool:
+    def _close(self, scores: NDArray[Any], labels: NDArray[Any], auc: float | None) -> bool:
         assert self.state.best_scores is not None
         gap = paired_auc_difference(self.state.best_scores, scores, labels)
-        return gap.value <= _TOLERANCE * gap.std_error
+        lost = gap.value if auc is None else self.state.best_auc - auc
+        return lost <= _TOLERANCE * gap.std_error
 
     def load(self, state: ChoiceState) -> None:
         """Continue with a choice that was saved."""
@@ -160,11 +172,14 @@ class Validation:
         self.choice = ModelChoice(opt.model, recipe.select)
         self.labels: NDArray[np.bool_] = np.empty(0, bool)
         self.groups: NDArray[np.int64] | None = None
+        self.weights: NDArray[np.float64] | None = None
         if part is not None:
             assert part.y is not None
             self.labels = gathered(part.y.numpy().astype(np.bool_), group)
             if part.groups is not None:
                 self.groups = gathered(part.groups.numpy(), group)
+            if part.weights is not None:
+                self.weights = gathered(part.weights.numpy(), group)
 
     @contextmanager
     def evaluated(self, step: int, drift: float | None) -> Iterator[ValidationResult]:
@@ -173,8 +188,10 @@ class Validation:
             scores, mean_drift = self._scores(drift)
             if np.isnan(scores).any():
                 raise NotFiniteError("scores are not numbers: lower the step size.")
-            auc = weighted_auc_interval(scores, self.labels, groups=self.groups)
-            kept = self.choice.offer(step, auc.value, scores, self.labels)
+            auc = weighted_auc_interval(scores, self.labels, self.weights, self.groups)
+            kept = self.choice.offer(
+                step, auc.value, scores, self.labels, weighted=self.weights is not None
+            )
             yield ValidationResult(scores, auc, mean_drift, kept)
 
     def _scores(self, drift: float | None) -> tuple[NDArray[Any], float | None]:

@@ -38,6 +38,7 @@ class TableRequest:
     split: Split | None = None
     seed: int = 0
     nan: str = "error"
+    unlabelled: str = "error"
     decimal: str | None = None
     dayfirst: bool | None = None
     na_values: tuple[str, ...] = ()
@@ -45,6 +46,7 @@ class TableRequest:
     memory: int = LARGE
     folder: Path | None = None
     progress: Progress | None = None
+    weight: Any = None
     examine: bool = False  # whether to look for rows that belong together
 
     def __post_init__(self) -> None:
@@ -69,6 +71,7 @@ class TableRequest:
                 raise ValueError(f"{name}={value!r}: expected a list of {what}; write [{value!r}].")
             object.__setattr__(self, name, tuple(value))
         choice("nan", self.nan, ("error", "missing"))
+        choice("unlabelled", self.unlabelled, ("error", "drop"))
         if self.decimal is not None:
             choice("decimal", self.decimal, (".", ","))
         whole("memory", self.memory, least=0, remedy="it is in bytes")
@@ -85,9 +88,9 @@ class TableRequest:
 
     @property
     def row_columns(self) -> list[str]:
-        """Columns that are read as they are, to choose rows: silo, group, time."""
+        """Columns that choose or weigh rows, read as they are: silo, group, time, weight."""
         by = None if self.split is None else self.split.by
-        return [name for name in (self.silo, by) if isinstance(name, str)]
+        return [name for name in (self.silo, by, self.weight) if isinstance(name, str)]
 
     @property
     def no_inputs(self) -> list[str]:

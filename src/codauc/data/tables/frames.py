@@ -82,7 +82,10 @@ def _way(data: Any) -> Callable[[Any, list[str], list[str]], Table]:
 
 def _from_pandas(data: Any, names: list[str], keep: list[str]) -> Table:
     chosen = data.set_axis(names, axis=1)[keep]
-    return arrow().Table.from_pandas(chosen, preserve_index=False)
+    kinds = {name: getattr(kind, "subtype", None) for name, kind in chosen.dtypes.items()}
+    # a sparse column, which Arrow does not have; an interval has a subtype, too
+    sparse = {name: kind for name, kind in kinds.items() if hasattr(chosen[name], "sparse")}
+    return arrow().Table.from_pandas(chosen.astype(sparse), preserve_index=False)
 
 
 def _from_stream(data: Any, names: list[str], keep: list[str]) -> Table:
@@ -125,4 +128,6 @@ def _is_lazy(data: Any) -> bool:
 
 
 def _line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+    """What the library says, which with pyarrow may be several texts, in one line."""
+    texts = [str(part).strip().rstrip(".") for part in error.args if str(part).strip()]
+    return ", ".join(texts or [type(error).__name__]).splitlines()[0]

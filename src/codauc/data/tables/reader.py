@@ -20,11 +20,12 @@ from codauc.data.binary_labels import thin_negatives
 from codauc.data.column_record import ColumnRecord
 from codauc.data.dataset import Part
 from codauc.data.fingerprint import of_worker, total
+from codauc.data.row_weights import checked_weights, part_weights
 from codauc.data.rows import Rows
-from codauc.data.shards import ShardCount, even_shards, silo_shards, skewed_shards
+from codauc.data.shards import ShardCount, even_shards, mixed, silo_shards, skewed_shards
 from codauc.data.splits import PARTS, Split
 from codauc.data.tables.column_roles import LARGE, TableRequest
-from codauc.data.tables.column_statistics import Moments, Summary, Value, of_all
+from codauc.data.tables.column_statistics import Floats, Moments, Summary, Value, of_all
 from codauc.data.tables.described_columns import RARE, check_values, described, left_out
 from codauc.data.tables.encoder import Encoder, Target, fit
 from codauc.data.tables.labels import Integers, Labels, choice_note, positives_of, resolve
@@ -51,8 +52,10 @@ def read_table(
     skew: float | None = None,
     own: bool = False,
     split: Split | None = None,
+    weight: Any = None,
     part: str = "train",
     nan: str = "error",
+    unlabelled: str = "error",
     decimal: str | None = None,
     dayfirst: bool | None = None,
     na_values: Sequence[str] = (),
@@ -72,7 +75,8 @@ def read_table(
     Numbers are standardised with the mean and the standard deviation of all workers' rows. Missing
     values become the mean and get a flag; texts become codes (those rarer than 5 times one code for
     all unseen ones). `categories` are columns to take for texts, `drop` columns to leave out;
-    `nan="missing"` takes NaN for missing instead of refusing it. What was learnt of the columns is
+    `nan="missing"` takes NaN for missing instead of refusing it, and `unlabelled="drop"` leaves out
+    rows without a label. What was learnt of the columns is
     `table.encoder`: given as `encoder`, other data is read the same way, with or without labels;
     columns that training did not have are left out with a warning, and `table.notes` say what else
     is odd: columns without a value, and texts that training did not have.
@@ -88,7 +92,8 @@ def read_table(
     divided. `skew` gives label-skewed shards (`skewed_shards`). With `own=True` each worker names a
     file of its own and keeps all of it. `keep_negatives` is the part of the negatives to keep.
     With a `split` only one `part` of the rows is read: "train", "validation" or "test"; the other
-    two are read with the encoder of the first, and keep all their negatives.
+    two are read with the encoder of the first, and keep all their negatives. `weight` names a
+    column of weights, which is no input, or is one weight per row; rows of weight 0 are left out.
 
     A worker keeps up to `memory` bytes of rows in memory, more in a file without a name in `folder`
     (default: the system's for temporary files); .npy and uncompressed .npz stay where they are.
@@ -114,8 +119,10 @@ def read_table(
         skew=skew,
         own=own,
         split=split,
+        weight=weight,
         seed=seed,
         nan=nan,
+        unlabelled=unlabelled,
         decimal=decimal,
         dayfirst=dayfirst,
         na_values=na_values,  # type: ignore[arg-type]
@@ -138,7 +145,7 @@ def read_parts(
     """A worker's share of several parts of a table, the training part first if it is one of them.
 
     A file is read at most twice: for the labels of all rows, if they decide which rows are whose,
-    and for the rows of all parts. A CSV file that fits in the request's memory is read once.
+    and for the rows of all parts. A CSV file of up to 8 times the request's memory is read once.
     """
     opened = together(group, lambda: open_source(source, request), "start")
     _compare(group, opened, request, parts)
@@ -151,7 +158,7 @@ def read_parts(
     for part in parts:
         done = together(group, partial(scan.read, part, encoder), "start")
         found[part] = _finished(opened, done, group, request, encoder, target)
-        found[part] = replace(found[part], groups=scan.groups_of(found[part].rows))
+        found[part] = scan.completed(found[part])
         encoder = found[part].encoder
         if request.encoder is not None:
             notes = reading_notes(request.encoder, opened.columns, done.summary)
@@ -176,6 +183,7 @@ def _compare(group: Group, opened: RowSource, request: TableRequest, parts: Sequ
             name: getattr(request, name)
             for name in (
                 "nan",
+                "unlabelled",
                 "decimal",
                 "dayfirst",
                 "na_values",
@@ -185,6 +193,7 @@ def _compare(group: Group, opened: RowSource, request: TableRequest, parts: Sequ
                 "skew",
                 "own",
                 "seed",
+                "weight",
             )
         },
     }
@@ -201,6 +210,7 @@ class _Scan:
     group: Group
     labels: Tensor | None
     silos: Integers | None = None
+    weights: Floats | None = None  # of all rows
     by: Any = None  # what rows are split by beside the labels
     split: dict[str, Tensor] = field(default_factory=dict)
     rows: dict[str, Tensor] = field(default_factory=dict)
@@ -210,7 +220,9 @@ class _Scan:
         request, group, first = self.request, self.group, part == self.parts[0]
         if first and request.silo is not None:
             self.silos = self.opened.codes(request.silo, "silo")
-        if first and (self.labels is not None or self.silos is not None):
+        if first and request.weight is not None:
+            self.weights = _weights(self.opened, request.weight, self.labels)
+        if first and (self.labels is not None or self.silos is not None or self._some_left_out()):
             self.rows = {name: self._chosen(name) for name in self.parts}
         if self.rows:
             rest = [self.rows[name] for name in self.parts[1:]] if first else []
@@ -223,25 +235,37 @@ class _Scan:
         if self.silos is not None:  # which decide who has which rows
             silos = self.silos[done.rows.numpy()].astype(np.uint64)
             done.fingerprint += total(done.rows.numpy(), silos)
+        if self.weights is not None:
+            bits = self.weights[done.rows.numpy()].view(np.uint64)
+            done.fingerprint += total(done.rows.numpy(), mixed(bits))
         if request.own:
             done.fingerprint = of_worker(group.rank, done.fingerprint % 2**64)
         return done
 
-    def groups_of(self, rows: Tensor) -> Tensor | None:
-        """The numbers of the groups of these rows, if a split keeps groups together."""
-        split = self.request.split
-        if split is None or split.group is None:
-            return None
-        return torch.from_numpy(self.by[rows.numpy()])
+    def completed(self, part: Part) -> Part:
+        """A part with what its rows have beside inputs and labels: groups and weights."""
+        split, groups = self.request.split, None
+        if split is not None and split.group is not None:
+            groups = torch.from_numpy(self.by[part.rows.numpy()])
+        weights, sums = part_weights(self.weights, part.rows, part.y, self.group)
+        return replace(part, groups=groups, weights=weights, weight_sums=sums)
+
+    def _some_left_out(self) -> bool:
+        return self.weights is not None and not self.weights.all()
 
     def _chosen(self, part: str) -> Tensor:
         """The numbers of a worker's rows, in the file's order."""
         request, labels, group = self.request, self.labels, self.group
-        kept = torch.arange(len(self.silos) if labels is None else len(labels))  # type: ignore[arg-type]
+        known = next(each for each in (labels, self.silos, self.weights) if each is not None)
+        kept = torch.arange(len(known))
+        if self.weights is not None:
+            kept = kept[torch.from_numpy(self.weights > 0)]
         if labels is not None and request.split is not None:
             if not self.split:
                 self.by = _split_values(self.opened, request.split)
-                self.split = request.split.parts(labels, self.by)
+                by = None if self.by is None else self.by[kept.numpy()]
+                found = request.split.parts(labels[kept], by)
+                self.split = {name: kept[places] for name, places in found.items()}
             kept = self.split[part]
         keep = request.keep_negatives if part == "train" else 1.0
         # a file of a worker's own may lack negatives
@@ -256,6 +280,14 @@ class _Scan:
         else:
             shards = even_shards(len(kept), group.size, request.seed)
         return kept[shards[group.rank]].sort().values
+
+
+def _weights(opened: RowSource, weight: Any, labels: Tensor | None) -> Floats:
+    """The weights of all rows, in a column or as given."""
+    if isinstance(weight, str):
+        where = f"{opened.path}, column {weight!r}"
+        return checked_weights(where, opened.numbers(weight, "weight"))
+    return checked_weights("weight", weight, None if labels is None else len(labels))
 
 
 def _split_values(opened: RowSource, split: Split) -> Any:

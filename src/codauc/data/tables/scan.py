@@ -21,6 +21,7 @@ from codauc.data.tables.columnar_files import TableSource, arrow
 from codauc.data.tables.date_parts import cycle
 from codauc.data.tables.described_columns import examples_of
 from codauc.data.tables.encoder import Columns, Encoder
+from codauc.data.tables.labelled_rows import no_labels, without_label
 from codauc.data.tables.labels import Integers, Labels, tidy
 from codauc.data.tables.packed_rows import Packer
 from codauc.data.tables.row_selection import NumberedBatches
@@ -79,7 +80,7 @@ def scan_table(
         rows.append(torch.from_numpy(numbers))
         fingerprint += _pack(table, batch, numbers, columns, packer, known)
         if labels is not None and target is not None:
-            found = targets_of(table, target, batch.column(target), numbers)
+            found = targets_of(table, target, batch.column(target))
             codes.append(short(labels.add(*found)))
         if request.progress is not None:
             request.progress(packer.rows)
@@ -195,32 +196,26 @@ def texts_of(column: Any, numeric: bool = False) -> tuple[list[Value], Integers]
     return [*values, None], which
 
 
-def targets_of(
-    table: Places, name: str, column: Any, rows: Integers
-) -> tuple[list[Value], Integers]:
+def targets_of(table: TableSource, name: str, column: Any) -> tuple[list[Value], Integers]:
     """The different values of a target, and which each row has; all are there."""
     if arrow().types.is_dictionary(column.type):
         column = column.dictionary_decode()
+    if without_label(column).any():
+        raise ValueError(no_labels(table, name))
     values, which = texts_of(column)
-    missing = np.array([value is None or str(value).lower() == "nan" for value in values])[which]
-    if missing.any():
-        raise ValueError(
-            f"{table.place(name, int(rows[missing.argmax()]))}: the label is missing; "
-            "expected one in every row: fill it in, or leave the row out."
-        )
     return values[:-1], which
 
 
-def filled_numbers(path: str, name: str, what: str, column: Any, rows: Integers) -> Floats:
-    """The numbers of a column, or its dates as numbers; all are there and finite."""
+def filled_numbers(table: Places, name: str, what: str, column: Any, rows: Integers) -> Floats:
+    """The numbers of a column, or its dates as numbers; none is missing, no weight below 0."""
     values = _as_floats(column).astype(np.float64)
-    bad = ~np.isfinite(values)
+    bad = ~np.isfinite(values) | ((values < 0) & (what == "weight"))
     if bad.any():
         at = int(bad.argmax())
-        got = "infinite" if np.isinf(values[at]) else "missing"
+        got = "missing" if np.isnan(values[at]) else f"{values[at]:g}"
         raise ValueError(
-            f"{path}, column {name!r}, row {int(rows[at])}: the {what} is {got}; expected one in "
-            "every row: fill it in, or leave the row out."
+            f"{table.place(name, int(rows[at]))}: the {what} is {got}; expected a finite number "
+            f"{'>= 0 ' if what == 'weight' else ''}in every row: correct it, or leave the row out."
         )
     return values
 

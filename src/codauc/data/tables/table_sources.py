@@ -28,6 +28,7 @@ from codauc.data.tables.csv_files import CSVTable
 from codauc.data.tables.described_columns import Written
 from codauc.data.tables.encoder import Encoder
 from codauc.data.tables.frames import as_arrow, frame_names, is_frame
+from codauc.data.tables.labelled_rows import LabelledRows
 from codauc.data.tables.labels import Integers, Labels
 from codauc.data.tables.locale import Locale
 from codauc.data.tables.packed_rows import Vocabulary
@@ -58,6 +59,8 @@ _PARQUET, _ARROW, _CSV = (
 TABLES = (*_CSV, *_PARQUET, *_ARROW, ".npy", ".npz")
 
 
+_KEPT = 8  # times the memory: the size of a CSV up to which its rows are kept, partly on disk
+
 # Workers of one process read a file once.
 _whole_files: WeakValueDictionary[tuple[Any, ...], KeptRows] = WeakValueDictionary()
 
@@ -68,6 +71,8 @@ class FromTable:
     selects = True  # what is no input may be left out
 
     def __init__(self, table: TableSource, options: TableRequest) -> None:
+        if options.unlabelled == "drop" and options.target in table.kinds:
+            table = LabelledRows(table, options.target)
         self.table, self.path, self.options = table, table.path, options
         self.columns = columns = columns_of(table, options)
         named = [*columns.inputs_and_target, *options.row_columns]
@@ -87,8 +92,8 @@ class FromTable:
         """The labels of all rows: what they are, and which each row has."""
         name, codes = str(self.columns.target), []
         labels = Labels(self.path, name)
-        for rows, batch in self._column(name):
-            found = targets_of(self.table, name, batch.column(0), rows)
+        for _, batch in self._column(name):
+            found = targets_of(self.table, name, batch.column(0))
             codes.append(torch.from_numpy(labels.add(*found)))
         return labels, torch.cat(codes)
 
@@ -109,20 +114,23 @@ class FromTable:
 
     def numbers(self, name: str, what: str) -> Floats:
         """The numbers, or dates as numbers, in a column of all rows; none may be missing."""
-        if self.table.kinds[name] not in ("number", "time"):
+        kinds = ("number", "time", "duration") if what == "time" else ("number",)
+        if self.table.kinds[name] not in kinds:
             raise ValueError(
                 f"{self.path}, column {name!r} holds texts: expected numbers"
                 f"{' or dates' if what == 'time' else ''} for the {what}; name another column."
             )
         found = [
-            filled_numbers(self.path, name, what, batch.column(0), rows)
+            filled_numbers(self.table, name, what, batch.column(0), rows)
             for rows, batch in self._column(name)
         ]
         return np.concatenate(found)
 
     def _column(self, name: str) -> NumberedBatches:
-        """All rows of one column; a small file without blocks is kept for the passes to come."""
-        if self.table.blocks is not None or self.table.bytes > self.options.memory:
+        """All rows of one column; a file without blocks is kept for the passes to come, unless it
+        is so large that the disk might not have room.
+        """
+        if self.table.blocks is not None or self.table.bytes > _KEPT * self.options.memory:
             return all_rows(self.table, [name])
         self._whole = self._whole or _whole_files.get(self._key())
         if self._whole is None:
@@ -136,7 +144,8 @@ class FromTable:
         status = os.stat(self.path)
         kinds = tuple(self.table.kinds[name] for name in self._used)
         used = tuple(self._used)
-        return self.path, status.st_mtime_ns, status.st_size, used, kinds, self.locale
+        how = (kinds, self.locale, self.options.unlabelled)
+        return self.path, status.st_mtime_ns, status.st_size, used, how
 
     def even(self, rank: int, workers: int, encoder: Encoder | None) -> Pass:
         """The pass over an even share.
