@@ -26,7 +26,7 @@ def test_without_a_group_the_program_names_the_column_and_the_remedy(noise, coda
     code, output, _ = codauc("train", noise, *SMALL, "--out", tmp_path / "run", "--quiet")
     assert code == 0
     assert "Note: Column 'patient' has 250 values that repeat, also across the split" in output
-    assert "keep its rows together with --group 'patient'." in output
+    assert "keep its rows together with --group patient." in output
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["auc_low"] > 0.6  # of noise: this is what the note is about
     assert "keep its rows together" in (tmp_path / "run" / "report.html").read_text()
@@ -54,6 +54,6 @@ def test_errors_name_options(noise, codauc, tmp_path):
     code, _, errors = codauc("train", noise, "--target", "ill", "--group", "patients")
     assert (code, "did you mean 'patient'?" in errors) == (2, True)
     code, _, errors = codauc("train", noise, "--target", "ill", "--group", "ill")
-    assert (code, "--group 'ill': negatives are in 1 of its 2 groups" in errors) == (2, True)
+    assert (code, "--group ill: negatives are in 1 of its 2 groups" in errors) == (2, True)
     code, _, errors = codauc("train", noise, *SMALL, "--group", "patient", "--test", noise)
     assert (code, "--group patient with a test set of its own" in errors) == (2, True)

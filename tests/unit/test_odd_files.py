@@ -2,13 +2,11 @@
 
 import gzip
 import re
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
-from experiments.reading import bytes_read, write_numbers
 
 from codauc.data import read_table
 
@@ -295,12 +293,3 @@ def test_lines_are_those_of_the_file_where_rows_were_left_out(tmp_path):
     path.write_text("x,y\n" + "1.5,0\n2.5,1\n" * 20 + "0.5,NaN\n1.5,\ninf,1\n")
     with pytest.raises(ValueError, match="column 'x', line 44: got infinity"):
         read_table(path, "y", unlabelled="drop")
-
-
-@pytest.mark.skipif(not Path("/proc/self/io").exists(), reason="needs Linux")
-def test_a_csv_is_scanned_once(tmp_path):
-    """The first 2 MB are read twice, to find out what the columns are."""
-    path = tmp_path / "a.csv"
-    write_numbers(path, 40_000, 30)
-    ratio, _ = bytes_read(path)
-    assert ratio < 1 + 2.5e6 / path.stat().st_size
