@@ -32,7 +32,6 @@ from codauc.data.shards import ShardCount
 from codauc.data.tables import read_table
 from codauc.integrations.estimator_fit import (
     Array,
-    Learner,
     checked_targets,
     fit_worker,
     launch_until_interrupted,
@@ -52,6 +51,7 @@ from codauc.integrations.estimator_rows import (
     frame_columns,
     read_rows,
 )
+from codauc.integrations.online_learner import Learner
 from codauc.metrics.auc_values import auc
 from codauc.metrics.calibration import Calibration
 from codauc.metrics.evaluation import logits_of
