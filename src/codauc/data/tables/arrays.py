@@ -145,6 +145,8 @@ class FromArray:
             done += len(part)
             if options.progress is not None:
                 options.progress(done)
+        if isinstance(array, SparseArray):
+            moments.squares /= array.share_not_zero(numbers.numpy())
         summary = Summary(len(numbers), moments, traits=Traits(array.shape[1]))
         found = Pass(numbers, summary, fingerprint, partial(self._encoded, rows, numbers))
         found.examiner = examiner

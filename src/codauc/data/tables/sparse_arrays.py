@@ -20,8 +20,10 @@ def is_sparse(data: Any) -> bool:
 class SparseArray:
     """A sparse matrix with what a reader of arrays asks of one; rows come dense.
 
-    All zeros are there, as in a dense array: they count in means and standard deviations, and
-    rows are centred. So a model is the same as that of the dense array.
+    Zeros are values, as in a dense array: they count in means, and rows are centred. But a column
+    is scaled by std / sqrt(q), with q the share of its values that are not zero: its few values
+    then have the size 1, not 1 / sqrt(q), and rare words do not drown the others. For a column
+    without zeros this is the standard deviation.
 
     >>> from scipy.sparse import csc_array
     >>> rows = SparseArray(csc_array(np.array([[0, 3], [4, 0]])))
@@ -57,3 +59,11 @@ class SparseArray:
         """These rows, dense."""
         dense: NDArray[Any] = self.matrix[rows].toarray()
         return dense
+
+    def share_not_zero(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+        """q of each column, by these rows; 1 where all values are zero or missing."""
+        chosen, columns = self.matrix[rows], self.shape[1]
+        missing = np.isnan(chosen.data)
+        some = np.bincount(chosen.indices[(chosen.data != 0) & ~missing], minlength=columns)
+        known = len(rows) - np.bincount(chosen.indices[missing], minlength=columns)
+        return np.where(some > 0, some / np.maximum(known, 1), 1.0)
