@@ -151,7 +151,7 @@ def test_a_model_that_is_damaged_predicts_nothing(run, table, codauc, tmp_path):
 def test_weights_that_are_not_finite_are_named(run, table, codauc, tmp_path):
     copy = tmp_path / "run"
     shutil.copytree(run, copy)
-    model, encoder, calibration = load_model(copy / "model.safetensors")
+    model, encoder, calibration, _ = load_model(copy / "model.safetensors")
     with torch.no_grad():
         next(model.parameters()).fill_(torch.inf)
     save_model(copy / "model.safetensors", model, encoder, calibration)

@@ -416,15 +416,12 @@ def test_workers_with_other_step_sizes_are_told():
         codauc.launch(work, workers=2, simulate=True)
 
 
-def test_states_of_the_other_optimizer_or_another_mix_are_refused():
+def test_states_of_the_other_optimizer_are_refused():
     _, _, plain = parts()
     _, _, adam = parts(codauc.PPDAdam)
     for one, other in ((plain, adam), (adam, plain)):
         with pytest.raises(ValueError, match="state_dict with adam"):
             one.load_state_dict(other.state_dict())
-    mixed = codauc.PPDSG(plain.model, codauc.MinMaxAUCLoss(pos_ratio=0.375, mix=0.5), lr=0.1)
-    with pytest.raises(ValueError, match="state_dict with mix"):
-        plain.load_state_dict(mixed.state_dict())
 
 
 def test_momentum_for_the_adaptive_step_is_refused():

@@ -233,7 +233,6 @@ class StagedOptimizer(torch.optim.Optimizer):
             "pos_ratio": None if loss.known_ratio is None else list(loss.known_ratio),
             "margin": loss.margin,
             "link": loss.link,
-            "mix": loss.mix,
         }
 
     def __getstate__(self) -> dict[str, Any]:

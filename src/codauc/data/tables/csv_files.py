@@ -61,7 +61,7 @@ class CSVTable(TableSource):
             first = next(iter(self._stream(names, head=head)), None)
         if first is None or not first.num_rows:
             raise ValueError(f"{path} has 0 rows: expected some; its columns are {listed(names)}.")
-        self._missing = (*MISSING, *locale.na_values)
+        self._missing = frozenset((*MISSING, *locale.na_values))
         texts = {name: first.column(i).to_pylist() for i, name in enumerate(names)}
         self._notations, said = self._found(texts, known, locale, trained)
         self._types = {name: self._type(name, texts[name], known.get(name)) for name in names}

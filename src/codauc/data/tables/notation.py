@@ -17,13 +17,14 @@ from codauc.data.tables.locale import Locale
 
 MISSING = ("", "NA", "N/A", "#N/A", "null", "NULL")  # texts that are missing values in any column
 # ... and in columns of numbers or dates, where they can be nothing else
-NO_NUMBER = (
+NO_NUMBER = frozenset((
     *("NaN", "nan", "-NaN", "-nan", "NAN", "n/a", "na", "n.a.", "N.A.", "Na", "none", "None"),
     *("NONE", "Null", "nil", "unknown", "Unknown", "UNKNOWN", "missing", "Missing", "MISSING"),
     *("not available", "Not Available", "-", "--", "---", "?", ".", "\\N", "<NA>", "(null)"),
     *("(blank)", "NaT", "#N/A N/A", "#NA", "#NULL!", "#VALUE!", "#DIV/0!", "#NUM!", "#REF!"),
-)  # fmt: skip
+))  # fmt: skip
 
+_ENOUGH = 2000  # numbers of a column that are looked at closely
 _MOSTLY = 0.9  # the share of numbers, or dates, from which on another text is a mistake
 _HIDDEN = "\u200b\u200c\u200d\u2060\ufeff"
 _SPACES = " \u00a0\u2009\u202f"
@@ -168,11 +169,17 @@ class Look:
 
 def look_at(name: str, texts: Sequence[str]) -> Look | None:
     """The look of a column of numbers or dates; None for other texts."""
-    if not texts or sum(
-        text[-1:].isdigit() or text[-1:] in "%)€$£¥.,mMRDrłF" for text in texts[:50]
-    ) < 0.5 * len(texts[:50]):
+    digits = sum(any(map(str.isdigit, text)) for text in texts[:50])
+    if digits < 0.5 * len(texts[:50]) or not texts:
         return None
-    return _dates(name, texts) or _numbers(name, texts)
+    return _dates(name, texts) or _some_numbers(name, texts)
+
+
+def _some_numbers(name: str, texts: Sequence[str]) -> Look | None:
+    """The look of numbers: some of them tell, unless those are doubtful."""
+    found = _numbers(name, texts, texts[:: max(1, len(texts) // _ENOUGH)])
+    doubtful = found is not None and found.may and not found.shows
+    return _numbers(name, texts, texts) if doubtful else found
 
 
 def _dates(name: str, texts: Sequence[str]) -> Look | None:
@@ -192,7 +199,8 @@ def _dates(name: str, texts: Sequence[str]) -> Look | None:
     return Look(name, None, frozenset(orders), "dmy", "" if doubtful is None else doubtful[0])
 
 
-def _numbers(name: str, texts: Sequence[str]) -> Look | None:
+def _numbers(name: str, every: Sequence[str], texts: Sequence[str]) -> Look | None:
+    """The look of `every` text, by some `texts` of them."""
     found = [match for text in texts if (match := _NUMBER.fullmatch(text))]
     kinds = [_mark(match["core"], bool(match["power"])) for match in found]
     if sum(kind is not None for kind in kinds) < _MOSTLY * len(texts):
@@ -202,7 +210,8 @@ def _numbers(name: str, texts: Sequence[str]) -> Look | None:
     if len(signs) > 1 or 0 < percents < _MOSTLY * len(found):
         return None  # dollars and euros, or 5 and 5%, are not one measure
     cores = [match["core"] for match in found]
-    marks = "".join(sorted({mark for core in cores for mark in core if mark in f"{_QUOTES} "}))
+    between = re.findall(rf"\d([{_QUOTES} ])(?=\d)", "\n".join(every))
+    marks = "".join(sorted(set(between)))
     shows = frozenset(kind for kind in kinds if kind in (".", ","))
     may = next((kind[1] for kind in kinds if kind and kind[0] == "?"), "")
     if may and not shows and any(len(core) > 3 and core.isdigit() for core in cores):
