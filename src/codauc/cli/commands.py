@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 
 from codauc._internal.checks import listed
-from codauc._internal.files import whole_file
+from codauc._internal.files import free_name, whole_file
 from codauc._internal.imports import imported_class, importing_from_here
+from codauc._internal.progress import note
 from codauc._internal.terminal import printable, printable_lines
 from codauc._internal.text_table import table
 from codauc.cli.options import parsers
@@ -249,11 +250,16 @@ def compare(options: Options) -> int:
     """Print the table of several runs and write their page."""
     from codauc.report.comparison import comparison_page
 
-    runs = [RunFolder(path) for path in options["runs"]]
+    every = [RunFolder(path) for path in options["runs"]]
+    runs = [run for run in every if not run.failed] or every
+    for run in every:
+        if run not in runs:
+            note(f"Note: {run.path} is left out: it failed before its first evaluation.")
+    out = options["out"] or free_name(Path("comparison.html"))
     text = comparison_page(runs)
-    with whole_file(options["out"], "the page") as partial:
+    with whole_file(out, "the page") as partial:
         partial.write_text(text, encoding="utf-8")
-    _say_compared(runs, options["out"], options)
+    _say_compared(runs, out, options)
     return 0
 
 

@@ -256,7 +256,8 @@ def _using_runs(commands: dict[str, Parser]) -> None:
     add("export", "--onnx", "the file to write", "FILE", required=True)
     add("predict export", "--overwrite", "replace the file if it exists")
     add("compare", "runs", "directories of runs", "RUN", nargs="+")
-    add("compare", "--out", "the page (%(default)s)", "FILE", default=Path("comparison.html"))
+    add("compare", "--out", "the page (comparison.html, or comparison-2.html ... if there is one)",
+        "FILE")  # fmt: skip
     add("report", "--out", "the page (RUN/report.html)", "FILE")
     add("evaluate predict compare reproduce demo", *_QUIET)
     add("evaluate predict threshold compare reproduce", *_JSON)

@@ -143,6 +143,24 @@ class RunFolder:
         for name in (*_RESULTS, *more):
             (self / name).unlink(missing_ok=True)
 
+    def remove_unbegun(self) -> None:
+        """Remove what a run left that failed before its first step; nothing of any other."""
+        if self.begun or (self / CONFIG).exists():
+            return
+        with suppress(OSError):  # others may have files there
+            for name in (METRICS, COLUMNS, CHECKPOINTS):
+                path = self / name
+                path.rmdir() if path.is_dir() else path.unlink(missing_ok=True)
+            self.path.rmdir()
+
+    @property
+    def failed(self) -> bool:
+        """Whether it is of a run that failed before its first evaluation."""
+        try:
+            return not (self / SUMMARY).exists() and not self.records()
+        except _MissingError:
+            return False
+
     @contextmanager
     def locked(self, rank: int = 0, patience: float = 0.0) -> Iterator[None]:
         """No other process may be this worker here meanwhile; the lock ends when this one does.
