@@ -189,6 +189,7 @@ def test_several_seeds_give_means_and_paired_intervals(tmp_path):
     assert first[:3] == ["coda", "0.8400", ""]
     assert second[1:] == ["0.8500", "+0.0100 (+0.0100 to +0.0100)", "0.5000", "2"]
     assert third[2].startswith("-0.0400 (-0.")
+    assert seed_rows(seeds[:2])[2][2] == "-0.0100 (-1.0000 to +1.0000)"  # two seeds say little
 
 
 def test_inputs_that_do_not_fit_in_memory_are_refused(path, monkeypatch):

@@ -319,3 +319,11 @@ def test_dates_and_amounts_that_are_not_understood_are_noted(tmp_path):
     notes = {record.name: " ".join(record.notes) for record in read_table(path, "y").columns}
     assert "28 texts with numbers, such as '01-Jan-2024', are taken for a category" in notes["when"]
     assert "18 texts with numbers, such as" in notes["paid"]
+
+
+def test_dates_in_two_orders_are_refused_unless_they_are_dropped(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("when,x,y\n" + "13/02/2024,1.5,0\n02/13/2024,2.5,1\n" * 20)
+    with pytest.raises(ValueError, match="'when' has dates with the day first and dates with the"):
+        read_table(path, "y")
+    assert read_table(path, "y", drop=["when"]).encoder.names == ["x"]

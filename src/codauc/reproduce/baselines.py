@@ -173,7 +173,9 @@ def seed_rows(seeds: Sequence[Sequence[Path]]) -> list[list[str]]:
             return [float(each[name][field]) for each in found]
 
         aucs, firsts = values("test_auc"), values("test_auc", common[0])
-        gap = estimate([a - b for a, b in zip(aucs, firsts, strict=True)]).text("+.4f")
+        between = estimate([a - b for a, b in zip(aucs, firsts, strict=True)])
+        low, high = max(-1.0, between.low), min(1.0, between.high)
+        gap = between._replace(low=low, high=high).text("+.4f")
         means = [estimate(values(field)).mean for field in ("average_precision", "seconds")]
         cells = [f"{estimate(aucs).mean:.4f}", "" if name == common[0] else gap]
         rows.append([name, *cells, f"{means[0]:.4f}", digits(means[1], 3)])

@@ -291,19 +291,26 @@ def order_of(looks: Sequence[Look], locale: Locale, known: bool | None) -> dict[
         order = "dmy" if asked else "mdy"
         plain = {look.name: next(iter(look.shows)) for look in dates if look.shows in _PLAIN_ORDERS}
         return dict.fromkeys((look.name for look in dates), order) | plain
+    if mixed:
+        names = ", ".join(repr(look.name) for look in mixed[:5])
+        raise DoubtError(
+            "dayfirst",
+            [look.name for look in mixed],
+            f"{names} has dates with the day first and dates with the month first: correct them, "
+            f"or leave it out with drop=[{mixed[0].name!r}]",
+        )
     open_ = [look for look in dates if not look.shows]
     others = set(found.values()) - {"ymd", ""}
     if open_ and len(others) == 1:
         return found | dict.fromkeys((look.name for look in open_), others.pop())
     if open_ and known is not None:
         return found | dict.fromkeys((look.name for look in open_), "dmy" if known else "mdy")
-    if open_ or mixed:
-        doubtful = [*open_, *mixed]
-        names = ", ".join(f"{look.name!r} ({look.example})" for look in doubtful[:5])
-        more = f" and {len(doubtful) - 5} more" if len(doubtful) > 5 else ""
+    if open_:
+        names = ", ".join(f"{look.name!r} ({look.example})" for look in open_[:5])
+        more = f" and {len(open_) - 5} more" if len(open_) > 5 else ""
         raise DoubtError(
             "dayfirst",
-            [look.name for look in doubtful],
+            [look.name for look in open_],
             f"{names}{more} may have the day or the month first; say dayfirst=True or "
             "dayfirst=False",
         )

@@ -270,8 +270,10 @@ def _file(source: str | os.PathLike[str]) -> Path:
 
 def _known_kinds(options: TableRequest) -> dict[str, str]:
     """What columns are, where that need not be found from their values."""
-    kinds = dict.fromkeys(options.categories, "category")
     encoder = options.encoder
+    unread = {*options.drop, *(() if encoder is None else encoder.dropped)}
+    kinds = dict.fromkeys(unread - {*options.row_columns}, "category")
+    kinds |= dict.fromkeys(options.categories, "category")
     if encoder is not None:
         kinds |= encoder.kinds()
         kinds[encoder.target.name] = "category"
