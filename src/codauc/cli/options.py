@@ -247,6 +247,8 @@ def _using_runs(commands: dict[str, Parser]) -> None:
     add("evaluate predict export", "--model", "the network, if it is your own", "MODULE:CLASS")
     add("evaluate predict export", *_TRUST)
     add("evaluate predict", "--target", "column of labels, if it has another name now", "COLUMN")
+    add("evaluate predict", "--positive", "labels of the positive class, others being negative, "
+        "if they have other names now", "LABEL[,...]", type=read_list)  # fmt: skip
     add("evaluate predict", "--drop", "columns to leave out; others that training did not have are "
         "ignored, with a note", "COLUMN[,...]", type=read_list)  # fmt: skip
     add("threshold", "threshold", "recall=R, precision=P, fpr=F, f1, or cost=FP:FN", "RULE")
