@@ -1,8 +1,11 @@
 """What codauc predict reads, says and writes."""
 
 import csv
+import json
 import os
 import pty
+import re
+import shutil
 import subprocess
 import sys
 
@@ -14,6 +17,7 @@ from codauc.cli._large_csv import write_large
 from codauc.cli.score_files import write_csv
 from codauc.metrics.evaluation import logits_of
 from codauc.models import TabularNet
+from codauc.models.model_file import load_model
 
 PIL = pytest.importorskip("PIL.Image")
 pa = pytest.importorskip("pyarrow")
@@ -258,3 +262,98 @@ def test_loading_a_model_does_not_load_torch_s_compiler(run):
         "assert 'torch._dynamo' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+# thresholds
+
+
+@pytest.fixture(scope="module")
+def decided(table, tmp_path_factory):
+    """A run with a threshold."""
+    from codauc.cli.main import main
+
+    out = tmp_path_factory.mktemp("runs") / "decided"
+    words = ("train", table, "--target", "fraud", "--positive", "yes", "--steps", "30",
+             "--threshold", "recall=0.8", "--out", out, "--quiet")  # fmt: skip
+    assert main([str(word) for word in words]) == 0
+    return out
+
+
+def test_a_threshold_is_chosen_kept_and_honoured(decided, table, codauc, tmp_path):
+    chosen = load_model(decided / "model.safetensors").threshold
+    assert (chosen.rule, chosen.reached >= 0.8) == ("recall=0.8", True)
+    assert json.loads((decided / "summary.json").read_text())["threshold"] == chosen.to_dict()
+    out = tmp_path / "s.csv"
+    assert codauc("predict", decided, table, "--out", out)[0] == 0
+    rows = rows_of(out)
+    assert list(rows[0]) == ["row", "score", "probability", "predicted", "label"]
+    assert [row["predicted"] for row in rows] == [
+        "1" if float(row["score"]) >= chosen.value else "0" for row in rows
+    ]
+    _, output, _ = codauc("evaluate", decided, table)
+    found = sum(row["predicted"] == "1" and row["label"] == "True" for row in rows)
+    missed = sum(row["label"] == "True" for row in rows) - found
+    assert "At the threshold of recall=0.8" in output
+    assert re.search(rf"positive +{found} +{missed}\n", output), output
+    result = json.loads(codauc("evaluate", decided, table, "--json")[1])
+    assert (result["confusion"]["found"], result["confusion"]["missed"]) == (found, missed)
+
+
+def test_an_existing_run_gets_another_threshold(decided, run, table, codauc, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(run, copy)
+    before = load_model(copy / "model.safetensors")
+    code, output, error = codauc("threshold", copy, "cost=1:5")
+    assert code == 0, error
+    assert output.startswith("Threshold: score ")
+    after = load_model(copy / "model.safetensors")
+    assert (before.threshold, after.threshold.rule) == (None, "cost=1:5")
+    for name, weights in before.model.state_dict().items():
+        assert torch.equal(weights, after.model.state_dict()[name])
+    # chosen afterwards it is the same as in training
+    other = tmp_path / "other"
+    shutil.copytree(decided, other)
+    assert codauc("threshold", other, "f1")[0] == 0
+    chosen = json.loads(codauc("threshold", other, "recall=0.8", "--json")[1])
+    assert chosen == load_model(decided / "model.safetensors").threshold.to_dict()
+
+
+def test_a_threshold_that_is_wrong_or_not_reached_is_answered_in_one_line(run, codauc, tmp_path):
+    for words, answer in (
+        (("threshold", run, "recal=0.9"), "RULE recal=0.9: expected recall=R"),
+        (("threshold", run, "precision=1"), "is not reached with"),
+        (("threshold", tmp_path, "f1"), "has no config.toml"),
+        (("threshold", run), "RULE"),
+        (("train", "x.csv", "--threshold", "recall=2"), "--threshold recall=2: expected"),
+    ):
+        code, _, error = codauc(*words)
+        assert (code, answer in error, error.count("\n")) == (2, True, 1), error
+    assert load_model(run / "model.safetensors").threshold is None
+
+
+def test_a_run_whose_threshold_is_not_reached_ends_with_a_note(table, codauc, tmp_path):
+    code, output, error = codauc(
+        "train", table, "--target", "fraud", "--positive", "yes", "--steps", "3",
+        "--threshold", "precision=1", "--out", tmp_path / "r", "--quiet",
+    )  # fmt: skip
+    assert code == 0, error
+    assert "Note: No threshold: precision=1 is not reached with" in output
+    assert "ask for precision=0." in output
+    code, _, error = codauc("train", table, "--target", "fraud", "--positive", "yes", "--watch",
+                            "test", "--select", "last", "--threshold", "f1")  # fmt: skip
+    assert (code, "--threshold f1 without a validation set" in error) == (2, True), error
+
+
+def test_a_model_file_with_a_strange_threshold_is_refused(decided, table, codauc, tmp_path):
+    from codauc.models import model_file
+
+    copy = tmp_path / "copy"
+    shutil.copytree(decided, copy)
+    path = copy / "model.safetensors"
+    saved = load_model(path)
+    strange = saved.threshold.__class__.__new__(saved.threshold.__class__)
+    for name, value in {**saved.threshold.to_dict(), "value": None}.items():
+        object.__setattr__(strange, name, value)
+    model_file.save_threshold(path, strange)
+    code, _, error = codauc("predict", copy, table, "--out", tmp_path / "s.csv")
+    assert (code, "cannot be read as a saved model" in error) == (2, True), error

@@ -151,7 +151,7 @@ def test_a_model_that_is_damaged_predicts_nothing(run, table, codauc, tmp_path):
 def test_weights_that_are_not_finite_are_named(run, table, codauc, tmp_path):
     copy = tmp_path / "run"
     shutil.copytree(run, copy)
-    model, encoder, calibration = load_model(copy / "model.safetensors")
+    model, encoder, calibration, _ = load_model(copy / "model.safetensors")
     with torch.no_grad():
         next(model.parameters()).fill_(torch.inf)
     save_model(copy / "model.safetensors", model, encoder, calibration)
@@ -322,3 +322,41 @@ def test_a_mistake_in_a_settings_file_is_named_as_it_stands_there(codauc, table,
     code, _, error = codauc("train", table, "--config", tmp_path / "c.toml")
     assert code == 2
     assert f"{tmp_path / 'c.toml'}: keep=0: expected an integer" in error
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("--device", "gpu"), ("--pretrained", "nope.pt"), ("--max-restarts", "1", "--device", "gpu"),
+     ("--out", "mine", "--device", "gpu")],
+)  # fmt: skip
+def test_a_run_that_fails_before_its_first_step_leaves_no_directory(
+    words, table, codauc, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    code, _, _ = codauc("train", table, "--target", "fraud", "--positive", "yes", *words)
+    assert code == 2
+    assert not [path for path in tmp_path.rglob("*") if path.name != "runs"]
+
+
+def test_a_directory_that_was_there_stays_after_a_failure(table, codauc, tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").write_text("keep")
+    words = ("--target", "fraud", "--positive", "yes", "--device", "gpu")
+    assert codauc("train", table, *words, "--out", tmp_path / "mine")[0] == 2
+    assert (tmp_path / "mine" / "notes.txt").read_text() == "keep"
+
+
+def test_compare_overwrites_nothing_and_leaves_failed_runs_out(run, codauc, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "comparison.html").write_text("mine")
+    failed = tmp_path / "failed"
+    failed.mkdir()
+    (failed / "metrics.jsonl").write_text("")
+    code, output, error = codauc("compare", run, failed)
+    assert code == 0, error
+    assert "Picture: comparison-2.html" in output
+    assert "failed is left out: it failed before its first evaluation" in error
+    assert (tmp_path / "comparison.html").read_text() == "mine"
+    assert "Picture: comparison-3.html" in codauc("compare", run)[1]
+    assert codauc("compare", run, "--out", "mine.html")[0] == 0
+    assert (tmp_path / "mine.html").exists()

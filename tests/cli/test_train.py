@@ -28,6 +28,7 @@ FILES = {
     "report.html",
     "summary.json",
     "test_scores.npz",
+    "validation_scores.npz",
 }
 
 

@@ -472,7 +472,7 @@ def test_a_float64_model_comes_back_as_one(tmp_path):
 def loaded(path):
     """The content of a saved model, to compare; or in how many lines it is refused."""
     try:
-        model, encoder, calibration = codauc.load_model(path)
+        model, encoder, calibration, _ = codauc.load_model(path)
     except ValueError as error:
         return str(error).count("\n") + 1 if str(path) in str(error) else str(error)
     weights = {name: tensor.numpy().tobytes() for name, tensor in model.state_dict().items()}

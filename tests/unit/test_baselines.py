@@ -66,6 +66,24 @@ def test_each_library_learns_from_the_training_rows_alone(path, model, validatio
     )  # the test labels are not seen
 
 
+@pytest.mark.parametrize("model", OTHER_MODELS, ids=lambda model: model.name)
+def test_weights_count_in_every_library(path, tmp_path, model):
+    """Of half of the rows the labels are wrong, but they hardly count."""
+    pytest.importorskip(model.module, reason=f"{model.module} is not installed")
+    lines = path.read_text().splitlines()
+    rows = [f"{lines[0]},w"]
+    for i, line in enumerate(lines[1:]):
+        rows.append(f"{line},1" if i % 2 else f"{line[:-1]}{1 - int(line[-1])},0.001")
+    weighted = tmp_path / "w.csv"
+    weighted.write_text("\n".join(rows))
+    sides = sides_of(open_data(DataSettings(str(weighted), target="y", weight="w"), ALONE))
+    counted = sides.test.weights > 0.5 * sides.test.weights.max()
+    assert 0.4 < counted.mean() < 0.6
+    scores = model.fitted(sides, 0).scores
+    assert auc(scores[counted], sides.test.y[counted]) > 0.62
+    assert auc(scores[~counted], sides.test.y[~counted]) < 0.5
+
+
 @pytest.mark.parametrize("model", OTHER_MODELS[1:], ids=lambda model: model.name)
 def test_the_trees_end_where_the_validation_rows_say(path, model):
     """Where their labels say the opposite, what is learnt makes it worse: few trees are left."""
@@ -116,8 +134,13 @@ def test_the_report_of_a_run_says_when_a_simpler_model_is_as_good(path, tmp_path
     assert found["low"] < found["difference"] < found["high"]
     assert found == against(coda, [other])[0]
     scores, labels = coda.scores()
-    noise = np.random.default_rng(0).normal(size=len(scores)) * scores.std() / 50
-    changed = {"as good as": scores + noise, "better than": scores + 3 * labels, None: -scores}
+    up = np.flatnonzero(labels)[:1]  # one positive moved: hardly a difference
+    changed = {
+        "not clearly worse than": np.where(np.arange(len(scores)) == up, -99, scores),
+        "as good as": np.where(np.arange(len(scores)) == up, 99, scores),
+        "better than": scores + 3 * labels,
+        None: -scores,
+    }
     for how, values in changed.items():
         other.write_scores(values, labels)
         coda.write_json(BASELINES, {"models": against(coda, [other])})
@@ -166,6 +189,7 @@ def test_several_seeds_give_means_and_paired_intervals(tmp_path):
     assert first[:3] == ["coda", "0.8400", ""]
     assert second[1:] == ["0.8500", "+0.0100 (+0.0100 to +0.0100)", "0.5000", "2"]
     assert third[2].startswith("-0.0400 (-0.")
+    assert seed_rows(seeds[:2])[2][2] == "-0.0100 (-1.0000 to +1.0000)"  # two seeds say little
 
 
 def test_inputs_that_do_not_fit_in_memory_are_refused(path, monkeypatch):

@@ -10,7 +10,12 @@ import torch
 
 from codauc.data import read_table
 from codauc.data.column_record import ColumnRecord, record_rows, summary_lines, to_json
+from codauc.data.tables import Encoder
 from codauc.data.tables.date_parts import PARTS, cycle
+from codauc.metrics.calibration import Calibration
+from codauc.models import TabularNet
+from codauc.models.model_file import Saved
+from codauc.models.onnx_export import export_onnx
 from codauc.runs.directory import COLUMNS, RunFolder
 
 
@@ -116,3 +121,34 @@ def test_only_cycles_that_vary_are_inputs():
         {"when": [pd.Timestamp("2024-01-01")] * 9, "n": range(9), "y": [0, 1, 1] * 3}
     )
     assert read_table(once, "y").encoder.parts == ()
+
+
+def test_an_encoder_of_an_earlier_version_reads_as_it_did():
+    plain = read_table(mixed(), "y").encoder.to_dict()
+    plain.pop("parts")
+    plain.pop("locale")
+    encoder = Encoder.from_dict(json.loads(json.dumps(plain)))
+    assert encoder.parts == ()
+    x = read_table(mixed(), encoder=encoder).x
+    assert x.shape[1] == encoder.inputs == len(encoder.names) == len(encoder.sources)
+
+
+def test_an_onnx_file_makes_the_cycles_of_dates(tmp_path):
+    onnxruntime = pytest.importorskip("onnxruntime", reason="codauc[onnx]")
+    data = mixed()
+    data.loc[::9, "seen"] = None
+    part = read_table(data, "y")
+    model = TabularNet(**part.encoder.network(), widths=(8,)).eval()
+    path = export_onnx(Saved(model, part.encoder, Calibration(1.0, 0.0)), tmp_path / "m.onnx")
+    numbers = [number.name for number in part.encoder.numbers]
+    raw = data[numbers].copy()
+    micro = (raw["seen"] - pd.Timestamp("1970-01-01")) / pd.Timedelta("1us")
+    raw["seen"] = micro
+    codes = [part.encoder.categories[0].codes(data["city"].tolist())]
+    session = onnxruntime.InferenceSession(path)
+    inputs = {
+        "numbers": raw.to_numpy(np.float64),
+        "categories": np.array(codes, np.int64).T,
+    }
+    expected = model(part.x).detach().numpy()
+    np.testing.assert_allclose(session.run(["score"], inputs)[0], expected, atol=2e-5)

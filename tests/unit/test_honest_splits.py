@@ -145,6 +145,16 @@ def test_any_number_of_workers_gives_the_same_split(tmp_path, suffix, by):
         assert train.day.max() < test.day.min()
 
 
+def test_dates_written_day_first_are_in_the_order_of_time(tmp_path):
+    frame = patients()
+    frame.assign(day=frame.day.dt.strftime("%d.%m.%Y")).to_csv(tmp_path / "p.csv", index=False)
+    data = open_data(
+        DataSettings(source=str(tmp_path / "p.csv"), target="ill", time="day"), LocalGroup()
+    )
+    train, test = (frame.iloc[part.rows.numpy()] for part in (data.train, data.test))
+    assert train.day.max() < test.day.min()
+
+
 def test_read_table_takes_the_split_and_the_encoder_ignores_the_group_later():
     frame = patients()
     split = Split(0.2, 0.1, group="patient")

@@ -248,10 +248,20 @@ def test_perfect_and_worst_auc_have_the_binomial_bound(n_pos, n_neg):
     assert auc_interval(labels * -1.0, labels) == (0, 0, pytest.approx(1 - q), 0, 0)
 
 
-def test_all_scores_tied_have_a_width_too():
-    q = 0.025 ** (1 / 3)
-    interval = auc_interval([0.3] * 7, [1, 1, 1, 0, 0, 0, 0])
-    assert interval == (0.5, pytest.approx(q / 2), pytest.approx(1 - q / 2), 0, 0)
+def test_all_scores_tied_have_the_interval_of_scores_without_information():
+    """Identical scores tell no more than scores that differ by chance alone."""
+    labels = np.arange(300) < 40
+    tied = auc_interval(np.full(300, 0.3), labels)
+    error = (tied.high - tied.low) / 2 / 1.959964
+    assert (tied.value, tied.std_error) == (0.5, 0.0)
+    assert error == pytest.approx(math.sqrt(301 / (12 * 40 * 260)))
+    rng = np.random.default_rng(0)
+    broken = [auc_interval(rng.normal(size=300), labels).std_error for _ in range(200)]
+    assert error == pytest.approx(np.mean(broken), rel=0.03)
+    few = auc_interval([0.3] * 7, [1, 1, 1, 0, 0, 0, 0])
+    assert (few.low, few.high) == (pytest.approx(0.038, abs=1e-3), pytest.approx(0.962, abs=1e-3))
+    one = auc_interval([0.3] * 2, [1, 0])
+    assert (one.low, one.high) == (0.0, 1.0)
 
 
 @pytest.mark.parametrize("one_is_positive", [True, False])

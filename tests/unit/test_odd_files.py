@@ -125,6 +125,7 @@ def test_all_that_is_doubtful_is_one_error_that_names_the_arguments(tmp_path):
     with pytest.raises(ValueError, match="may have decimals or thousands") as caught:
         read_table(path, "y")
     said = str(caught.value)
+    assert "a.csv, line 2: 'a' (1.234)" in said
     assert all(f"{name!r}" in said for name in "abcd")
     assert "decimal='.'" in said
     assert "dayfirst=True" in said
@@ -293,3 +294,37 @@ def test_lines_are_those_of_the_file_where_rows_were_left_out(tmp_path):
     path.write_text("x,y\n" + "1.5,0\n2.5,1\n" * 20 + "0.5,NaN\n1.5,\ninf,1\n")
     with pytest.raises(ValueError, match="column 'x', line 44: got infinity"):
         read_table(path, "y", unlabelled="drop")
+
+
+def test_times_of_day_are_cycles(tmp_path):
+    path = tmp_path / "a.csv"
+    rows = [
+        f"{i % 12 + 1}:{i % 60:02d} {'ap'[i % 2]}m,{i % 24}:{i % 60:02d},{i % 3 // 2}"
+        for i in range(120)
+    ]
+    path.write_text("at,until,y\n" + "\n".join(rows) + "\n")
+    part = read_table(path, "y")
+    assert [(each.name, each.part) for each in part.encoder.parts] == [
+        ("at", "hour"),
+        ("until", "hour"),
+    ]
+    assert part.columns[0].written == "times of day"
+    at = part.encoder.names.index("at, hour (cos)")
+    assert part.x[11, at].item() == pytest.approx(np.cos(2 * np.pi * (12 + 11 / 60) / 24), abs=1e-5)
+
+
+def test_dates_and_amounts_that_are_not_understood_are_noted(tmp_path):
+    path = tmp_path / "a.csv"
+    rows = [f"{i % 28 + 1:02d}-Jan-2024,{'$€'[i % 2]}{i % 9}.5,{i % 3 // 2}" for i in range(300)]
+    path.write_text("when,paid,y\n" + "\n".join(rows) + "\n", encoding="utf-8")
+    notes = {record.name: " ".join(record.notes) for record in read_table(path, "y").columns}
+    assert "28 texts with numbers, such as '01-Jan-2024', are taken for a category" in notes["when"]
+    assert "18 texts with numbers, such as" in notes["paid"]
+
+
+def test_dates_in_two_orders_are_refused_unless_they_are_dropped(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("when,x,y\n" + "13/02/2024,1.5,0\n02/13/2024,2.5,1\n" * 20)
+    with pytest.raises(ValueError, match="'when' has dates with the day first and dates with the"):
+        read_table(path, "y")
+    assert read_table(path, "y", drop=["when"]).encoder.names == ["x"]

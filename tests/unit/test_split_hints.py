@@ -43,6 +43,13 @@ def test_a_repeated_id_is_named_with_the_remedy(kind, suffix, workers, tmp_path)
     assert found[0].endswith("keep its rows together with group='patient'.")
 
 
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+@pytest.mark.parametrize("kind", ["text", "number"])
+def test_an_id_that_was_dropped_is_named_all_the_same(kind, suffix, tmp_path):
+    found = hints(patients(kind), tmp_path, suffix, drop=("patient", "age"))
+    assert [each[:16] for each in found] == ["Column 'patient'"]
+
+
 def test_nothing_is_said_where_the_group_is_given(tmp_path):
     assert hints(patients(), tmp_path, group="patient") == ()
 

@@ -131,3 +131,12 @@ def remove_partial(folder: Path, begin: str = PARTIAL) -> None:
     for path in entries(folder):
         if path.name.startswith(begin):
             remove_abandoned(path)
+
+
+def free_name(path: Path) -> Path:
+    """The path, or the first of NAME-2.SUFFIX, NAME-3.SUFFIX, ... that does not exist."""
+    number, found = 1, path
+    while found.exists() or found.is_symlink():
+        number += 1
+        found = path.with_stem(f"{path.stem}-{number}")
+    return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,13 +13,14 @@ from typing import Any
 import numpy as np
 
 from codauc._internal.checks import listed
-from codauc._internal.files import whole_file
+from codauc._internal.files import free_name, whole_file
 from codauc._internal.imports import imported_class, importing_from_here
+from codauc._internal.progress import note
 from codauc._internal.terminal import printable, printable_lines
 from codauc._internal.text_table import table
 from codauc.cli.options import parsers
 from codauc.cli.setting_options import in_options, settings_of
-from codauc.runs.directory import PROFILE, REPORT, SUMMARY, RunFolder
+from codauc.runs.directory import MODEL, PROFILE, REPORT, SUMMARY, VALIDATION, RunFolder
 from codauc.runs.named_settings import settings_with_options
 from codauc.runs.settings import CONFIG, RunSettings
 
@@ -140,16 +141,25 @@ def _result(summary: dict[str, Any]) -> list[str]:
         lines.append(f"Note: {few_positives(summary['test_positives'])}")
     if doubt := too_good(summary["test_auc"]):
         lines.append(f"Note: {doubt}")
-    return [*lines, *outcome_lines(summary)]
+    return [*lines, *outcome_lines(summary), *_threshold_lines(summary)]
+
+
+def _threshold_lines(summary: dict[str, Any]) -> list[str]:
+    from codauc.metrics.thresholds import Threshold
+
+    found = summary.get("threshold")
+    return [] if found is None else [f"Threshold: {Threshold.from_dict(found)}."]
 
 
 def evaluate(options: Options) -> int:
     """Print the AUC of a run's model on other data."""
+    from codauc.cli.confusion import confusion_text
     from codauc.cli.scored_data import loaded, scored
     from codauc.metrics.auc_values import auc_interval
     from codauc.metrics.calibration import average_precision
 
-    found = scored(*loaded(options), options)
+    settings, saved = loaded(options)
+    found = scored(settings, saved, options)
     scores, labels = found.scores, found.labels
     if labels is None:
         raise ValueError(
@@ -157,7 +167,7 @@ def evaluate(options: Options) -> int:
             "codauc predict does without."
         )
     auc = auc_interval(scores, labels)
-    result = {
+    result: dict[str, Any] = {
         "auc": auc.value,
         "auc_low": auc.low,
         "auc_high": auc.high,
@@ -165,6 +175,9 @@ def evaluate(options: Options) -> int:
         "samples": len(scores),
         "positives": int(labels.sum()),
     }
+    table_at = None if saved.threshold is None else saved.threshold.confusion(scores, labels)
+    if saved.threshold is not None and table_at is not None:
+        result |= {"threshold": saved.threshold.to_dict(), "confusion": asdict(table_at)}
     if options["json"]:
         say_json(result)
     else:
@@ -173,6 +186,30 @@ def evaluate(options: Options) -> int:
             f"precision {result['average_precision']:.4f}; {len(scores)} samples, "
             f"{result['positives']} positive."
         )
+        if saved.threshold is not None and table_at is not None:
+            say(confusion_text(saved.threshold, table_at))
+    return 0
+
+
+def threshold(options: Options) -> int:
+    """Choose a run's threshold anew, by the scores of its validation set."""
+    from codauc.metrics.thresholds import choose_threshold
+    from codauc.models.model_file import save_threshold
+
+    folder = RunFolder(options["run"])
+    kept = folder.scores(VALIDATION)
+    if kept is None:
+        folder.config()  # no run at all is another mistake
+        raise ValueError(
+            f"{folder.path} has no {VALIDATION}: expected a run that held out a validation set and "
+            "came to its end; train again, with --threshold."
+        )
+    chosen = choose_threshold(*kept, options["threshold"])
+    save_threshold(folder / MODEL, chosen)
+    if options["json"]:
+        say_json(chosen.to_dict())
+    else:
+        say(f"Threshold: {chosen}.\nKept in {folder / MODEL}")
     return 0
 
 
@@ -184,13 +221,16 @@ def predict(options: Options) -> int:
     out: Path = options["out"]
     check_name(out)
     _check_free(out, options)
-    found = scored(*loaded(options), options)
+    settings, saved = loaded(options)
+    found = scored(settings, saved, options)
     columns: dict[str, Any] = {
         "row": found.rows,
         **found.copied,
         "score": found.scores,
         "probability": 1 / (1 + np.exp(-np.clip(found.scores, -700, 700))),
     }
+    if saved.threshold is not None:
+        columns["predicted"] = saved.threshold.positive(found.scores).astype(np.int8)
     if found.labels is not None:
         columns["label"] = found.labels
     write_scores(out, columns)
@@ -210,11 +250,16 @@ def compare(options: Options) -> int:
     """Print the table of several runs and write their page."""
     from codauc.report.comparison import comparison_page
 
-    runs = [RunFolder(path) for path in options["runs"]]
+    every = [RunFolder(path) for path in options["runs"]]
+    runs = [run for run in every if not run.failed] or every
+    for run in every:
+        if run not in runs:
+            note(f"Note: {run.path} is left out: it failed before its first evaluation.")
+    out = options["out"] or free_name(Path("comparison.html"))
     text = comparison_page(runs)
-    with whole_file(options["out"], "the page") as partial:
+    with whole_file(out, "the page") as partial:
         partial.write_text(text, encoding="utf-8")
-    _say_compared(runs, options["out"], options)
+    _say_compared(runs, out, options)
     return 0
 
 

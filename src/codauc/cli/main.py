@@ -53,7 +53,7 @@ def _say(command: Parser, error: Exception, text: str) -> None:
         text += f" Or name the network yourself: --model {shlex.quote(error.name[:200])}"
     # a ConfigError names settings as they stand in the file
     if isinstance(error, ImportPathError) or not isinstance(error, ConfigError):
-        text = in_options(text, command.options)
+        text = in_options(text, command.options, command.positionals)
     print(message_lines(f"{command.prog}: {text}"), file=sys.stderr)
 
 

@@ -52,6 +52,12 @@ Write a score (log-odds) and a probability for each row of DATA, in its order.
 
   codauc predict runs/fraud-1 april.csv --keep id --out scores.parquet
   codauc predict runs/scans-1 'new/*.png' --out scores.csv""",
+    "threshold": """from which score on a row counts as positive
+Choose it by the scores of the run's validation set, and keep it in the model: predict then
+writes a column of 0 and 1, and evaluate a confusion table.
+
+  codauc threshold runs/fraud-1 recall=0.9
+  codauc threshold runs/fraud-1 cost=1:20        # a missed positive costs 20 false ones""",
     "compare": """runs side by side: a table and a page
 Print one table of several runs and draw their curves on one page. Where runs have the
 same test set, the difference of AUC to the first comes with its 95% interval.
@@ -106,6 +112,15 @@ class Parser(argparse.ArgumentParser):
     def options(self) -> list[str]:
         """The options that it knows."""
         return [name for action in self._actions for name in action.option_strings]
+
+    @property
+    def positionals(self) -> dict[str, str]:
+        """What is typed without an option: its name, and what the help calls it."""
+        return {
+            action.dest.partition(".")[2] or action.dest: str(action.metavar)
+            for action in self._actions
+            if not action.option_strings and action.metavar
+        }
 
 
 def parser() -> Parser:
@@ -225,24 +240,29 @@ def _using_runs(commands: dict[str, Parser]) -> None:
         for name in names.split():
             _add(commands[name], option, help, *rest, **how)
 
-    add("evaluate predict report export", "run", "directory that codauc train wrote", "RUN")
+    for name in ("evaluate", "predict", "threshold", "report", "export"):
+        add(name, "run", "directory that codauc train wrote", "RUN")
     add("evaluate predict", "source", "as for codauc train, or an image, or a pattern in quotes "
         "such as 'scans/*.png'", "DATA")  # fmt: skip
     add("evaluate predict export", "--model", "the network, if it is your own", "MODULE:CLASS")
     add("evaluate predict export", *_TRUST)
     add("evaluate predict", "--target", "column of labels, if it has another name now", "COLUMN")
+    add("evaluate predict", "--positive", "labels of the positive class, others being negative, "
+        "if they have other names now", "LABEL[,...]", type=read_list)  # fmt: skip
     add("evaluate predict", "--drop", "columns to leave out; others that training did not have are "
         "ignored, with a note", "COLUMN[,...]", type=read_list)  # fmt: skip
+    add("threshold", "threshold", "recall=R, precision=P, fpr=F, f1, or cost=FP:FN", "RULE")
     add("predict", "--keep", "columns to copy beside the scores, such as an id", "COLUMN[,...]",
         type=read_list)  # fmt: skip
     add("predict", "--out", ".parquet, .csv or .npy", "FILE", required=True)
     add("export", "--onnx", "the file to write", "FILE", required=True)
     add("predict export", "--overwrite", "replace the file if it exists")
     add("compare", "runs", "directories of runs", "RUN", nargs="+")
-    add("compare", "--out", "the page (%(default)s)", "FILE", default=Path("comparison.html"))
+    add("compare", "--out", "the page (comparison.html, or comparison-2.html ... if there is one)",
+        "FILE")  # fmt: skip
     add("report", "--out", "the page (RUN/report.html)", "FILE")
     add("evaluate predict compare reproduce demo", *_QUIET)
-    add("evaluate predict compare reproduce", *_JSON)
+    add("evaluate predict threshold compare reproduce", *_JSON)
 
 
 def _reproduce(command: Parser) -> None:

@@ -79,6 +79,10 @@ def _asked(before: DataSettings, options: Options) -> DataSettings:
     """The settings of training, with the data of now."""
     target, source = options["target"], options["source"]
     changes = {"source": source, "target": target, "drop": options["drop"] or ()}
+    if options["positive"]:
+        changes |= {"positive": options["positive"], "negative": ()}
+    elif before.negative == ():  # of a table, whose encoder knows them
+        changes["positive"] = ()
     if before.images is not None:
         if is_table(replace(before, source=source, images=None)):
             changes["target"] = before.target if target is None else target

@@ -7,7 +7,7 @@ import ast
 import re
 import shlex
 import tomllib
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -180,8 +180,12 @@ _VALUE = rf"(?P<value>True\b|False\b|{_TEXT}|{_LIST})?"
 _NAMED = re.compile(rf"(?<![\w./-])(?:{_QUALIFIED}|{_PLAIN}){_VALUE}")
 
 
-def in_options(message: str, known: Collection[str]) -> str:
+def in_options(
+    message: str, known: Collection[str], positionals: Mapping[str, str] | None = None
+) -> str:
     """A message of the library, in which ARGUMENT=VALUE is `--option VALUE` if that is `known`.
+
+    `positionals` are arguments that are typed without an option, with the names of the help.
 
     >>> in_options("test_fraction=1.2: expected a number < 1", ["--test-fraction"])
     '--test-fraction 1.2: expected a number < 1'
@@ -196,6 +200,7 @@ def in_options(message: str, known: Collection[str]) -> str:
         named = found["argument"] or f"{found['table']}.{found['field']}"
         candidates = [*options.get(named, []), f"--{named.replace('_', '-')}"]
         option = next((each for each in candidates if each in known), None)
+        option = option or (positionals or {}).get(named.rpartition(".")[2])
         if option is None:
             return found[0]
         if found["value"] is None:

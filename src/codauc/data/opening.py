@@ -94,6 +94,7 @@ def open_whole(
             own=settings.own,
             drop=settings.drop,
             target=settings.target,
+            positive=settings.positive or None,
             progress=progress,
         )
         return read_parts(settings.source, request, ["train"], group)["train"]

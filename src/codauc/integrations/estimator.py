@@ -32,7 +32,6 @@ from codauc.data.shards import ShardCount
 from codauc.data.tables import read_table
 from codauc.integrations.estimator_fit import (
     Array,
-    Learner,
     checked_targets,
     fit_worker,
     launch_until_interrupted,
@@ -42,8 +41,8 @@ from codauc.integrations.estimator_fit import (
     run_settings,
     two_classes,
     validation_split,
-    warn_if_interrupted,
     with_own_randomness,
+    with_warnings,
 )
 from codauc.integrations.estimator_rows import (
     as_names,
@@ -52,9 +51,11 @@ from codauc.integrations.estimator_rows import (
     frame_columns,
     read_rows,
 )
+from codauc.integrations.online_learner import Learner
 from codauc.metrics.auc_values import auc
 from codauc.metrics.calibration import Calibration
 from codauc.metrics.evaluation import logits_of
+from codauc.metrics.thresholds import Threshold
 from codauc.metrics.weighted_auc import weighted_auc_interval
 from codauc.models import build
 from codauc.models.base import Model
@@ -92,13 +93,17 @@ class AUCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     fitted network is kept on the CPU. The same `random_state` gives the same model; torch's and
     numpy's own random states are left alone. `verbose=1` shows the progress.
 
+    `threshold` is from where on `predict` gives the positive class: "recall=0.9", "precision=0.5",
+    "fpr=0.01", "f1" or "cost=FP:FN", chosen on the validation rows (`choose_threshold`); None for
+    the more probable class. One that is not reached is a warning that says what is.
+
     Ctrl-C ends `fit` with the best model so far and a warning; a second one within two seconds
     raises KeyboardInterrupt.
 
     After `fit`: `classes_`, `n_features_in_`, `feature_names_in_` (of a frame), `module_` (the
     network, in evaluation mode), `encoder_` (how rows become its inputs), `calibration_`,
-    `history_` (one dict for each evaluation), `n_iter_` (steps), `best_step_` and
-    `validation_auc_` (None without validation).
+    `history_` (one dict for each evaluation), `n_iter_` (steps), `best_step_`,
+    `validation_auc_` (None without validation) and `threshold_` (None unless asked for).
 
     >>> X = np.random.default_rng(0).normal(size=(200, 3))
     >>> y = np.where(X[:, 0] > 1, "rare", "common")
@@ -113,6 +118,7 @@ class AUCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     module_: nn.Module
     encoder_: Encoder
     calibration_: Calibration
+    threshold_: Threshold | None
     history_: list[dict[str, Any]]
     _columns: list[str] | None  # of a frame, with those that are dropped
 
@@ -139,6 +145,7 @@ class AUCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         sync_every: int | str | None = None,
         categories: Sequence[str] | None = None,
         drop: Sequence[str] | None = None,
+        threshold: str | None = None,
         device: str = "auto",
         random_state: Any = None,
         verbose: int = 0,
@@ -181,7 +188,7 @@ class AUCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.module_ = with_own_randomness(make, seed)
         self.module_.load_state_dict(weights)
         self.module_.eval()
-        self.__dict__.update(warn_if_interrupted(attributes))
+        self.__dict__.update(with_warnings(attributes))
         self._stream = Learner(seed, counts=_counts(labels))
         return self
 
@@ -201,6 +208,7 @@ class AUCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             self._stream = Learner(self._seed())
             self.encoder_ = first_encoder(x, labels, as_names(self.categories))
             self.calibration_, self.history_, self.n_iter_ = Calibration(), [], 0
+            self.threshold_ = None
         stream = self._stream
         part = read_rows(x, labels, encoder=self.encoder_)
         seen, stream.counts = stream.counts, stream.counts + _counts(labels)
@@ -237,8 +245,9 @@ class AUCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return torch.stack([(-positive).sigmoid(), positive.sigmoid()], dim=1).numpy()
 
     def predict(self, X: Any) -> Array:
-        """The more probable class of each row."""
-        positive = self.decision_function(X) > 0
+        """The more probable class of each row; with a `threshold`, the class by that."""
+        scores = self.decision_function(X)
+        positive = scores > 0 if self.threshold_ is None else self.threshold_.positive(scores)
         return np.asarray(self.classes_[positive.astype(int)])
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:

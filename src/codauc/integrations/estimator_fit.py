@@ -6,7 +6,7 @@ import copy
 import math
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, fields
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
@@ -22,27 +22,23 @@ from sklearn.utils.validation import column_or_1d  # type: ignore[import-untyped
 from torch import Tensor, nn
 
 from codauc._internal.checks import known_arguments, listed, warn
-from codauc.algorithm.loss import MinMaxAUCLoss
-from codauc.data import Batches
 from codauc.data.data_settings import DataSettings
-from codauc.data.dataset import DataSet, Part
+from codauc.data.dataset import DataSet
 from codauc.data.row_weights import checked_weights
-from codauc.data.rows import as_rows
 from codauc.data.splits import Split
 from codauc.integrations.estimator_rows import as_names, read_rows
-from codauc.metrics.calibration import Calibration, calibrate
+from codauc.metrics.calibration import calibrate
 from codauc.metrics.evaluation import logits_of
 from codauc.runs.settings import (
     CommunicationSettings,
     ModelSettings,
-    Recipe,
     RecipeSettings,
     RunSettings,
 )
-from codauc.training.build import make_optimizer, resolve_settings
+from codauc.training.build import resolve_settings
 from codauc.training.callbacks import Callback, ProgressBar
 from codauc.training.checkpoint_policy import RunControl
-from codauc.training.loop import fit
+from codauc.training.loop import NO_THRESHOLD, fit
 from codauc.training.validation import gathered
 from codauc.workers.group import Group
 from codauc.workers.launcher import launch
@@ -53,8 +49,6 @@ R = TypeVar("R")
 ModuleMaker = Callable[[], nn.Module]
 
 _LEAST = 2  # validation samples of a class, with fewer there is no validation
-_KEPT, _KEPT_BYTES = 1024, 1 << 24  # the sample of a stream that calibrates: rows, bytes
-_ENOUGH = 10  # of each class in it, to calibrate
 
 
 def run_settings(estimator: Any, seed: int) -> RunSettings:
@@ -81,6 +75,7 @@ def run_settings(estimator: Any, seed: int) -> RunSettings:
         ),
         CommunicationSettings(e.workers, e.simulate, e.sync_every),
         seed=seed,
+        threshold=e.threshold,
         device=str(e.device) if isinstance(e.device, torch.device) else e.device,
     )
 
@@ -214,9 +209,11 @@ def launch_until_interrupted(
         )
 
 
-def warn_if_interrupted(attributes: dict[str, Any]) -> dict[str, Any]:
-    """The attributes for the estimator; a warning if Ctrl-C has ended the training early."""
-    planned = attributes.pop("interrupted_of")
+def with_warnings(attributes: dict[str, Any]) -> dict[str, Any]:
+    """The attributes for the estimator; warns of an early end, and of a threshold not reached."""
+    planned, unreached = attributes.pop("interrupted_of"), attributes.pop("no_threshold")
+    if unreached is not None:
+        warn(f"{unreached} predict gives the more probable class.")
     if planned is not None:
         auc = attributes["validation_auc_"]
         how = "no validation AUC" if auc is None else f"validation AUC {auc:.4f}"
@@ -270,7 +267,9 @@ def fit_worker(
         "n_iter_": trained.steps,
         "best_step_": trained.step,
         "validation_auc_": trained.validation_auc,
+        "threshold_": trained.threshold,
         "interrupted_of": trained.planned if trained.interrupted else None,
+        "no_threshold": next((n for n in trained.notes if n.startswith(NO_THRESHOLD)), None),
     }
     return state, settings.model, attributes
 
@@ -310,87 +309,3 @@ def positives(y: Array, classes: Array) -> Array:
             f"{listed(classes.tolist())}."
         )
     return np.asarray(y == classes[1], np.int64)
-
-
-@dataclass
-class Learner:
-    """What `partial_fit` keeps: label counts, the optimizer's state, a random sample of rows."""
-
-    seed: int
-    counts: Tensor = field(default_factory=lambda: torch.zeros(2, 1, dtype=torch.int64))
-    calls: int = 0
-    optimizer: dict[str, Any] | None = None
-    keys: Tensor = field(default_factory=lambda: torch.empty(0))  # the smallest are kept
-    x: Tensor | None = None
-    y: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.bool))
-
-    @property
-    def ratio(self) -> float:
-        """The share of positives so far, never 0 or 1."""
-        return (float(self.counts[0]) + 0.5) / (float(self.counts.sum()) + 1)
-
-    def learn(self, module: nn.Module, part: Part, recipe: Recipe) -> int:
-        """One pass over the rows; returns the number of steps."""
-        assert part.y is not None
-        loss = MinMaxAUCLoss(mix=recipe.mix).eval()  # which does not count labels by itself
-        opt = make_optimizer(module, loss, replace(recipe, average="none"))
-        if self.optimizer is None:
-            _start(loss, module, part)
-        else:
-            opt.load_state_dict(self.optimizer)
-        loss.counts.copy_(self.counts)
-        opt.begin_stage(recipe.lr)
-        seed = self.seed + self.calls
-        batches = Batches(part.x, part.y, recipe.batch_size, seed=seed)
-        objective = loss.cross_entropy if recipe.warm_start == 1 else loss
-        module.train()
-        while batches.epoch == 0:
-            x, y = next(batches)
-            opt.zero_grad()
-            objective(module(x), y).backward()
-            opt.step()
-        module.eval()
-        steps, self.optimizer = opt.steps, opt.state_dict()
-        opt.zero_grad()
-        _apart(module)
-        self._keep(part, seed)
-        self.calls += 1
-        return steps
-
-    def _keep(self, part: Part, seed: int) -> None:
-        """A random sample of all rows so far: those with the smallest of random keys."""
-        assert part.y is not None
-        size = 4 * as_rows(part.x).gather(torch.tensor([0])).numel()
-        room = min(_KEPT, max(2 * _ENOUGH, _KEPT_BYTES // size))
-        fresh = torch.rand(len(part.y), generator=torch.Generator().manual_seed(seed))
-        few = fresh.argsort()[:room]
-        x, y, keys = as_rows(part.x).gather(few), part.y[few], fresh[few]
-        if self.x is not None:
-            x, y = torch.cat([self.x, x]), torch.cat([self.y, y])
-            keys = torch.cat([self.keys, keys])
-        kept = keys.argsort()[:room]
-        self.x, self.y, self.keys = x[kept], y[kept], keys[kept]
-
-    def calibrated(self, module: nn.Module) -> Calibration | None:
-        """The calibration by the sample; None while it has too few of a class."""
-        labels = self.y.numpy()
-        if min(labels.sum(), (~labels).sum()) < _ENOUGH:
-            return None
-        return calibrate(logits_of(module, self.x), labels)
-
-
-@torch.no_grad()
-def _start(loss: MinMaxAUCLoss, module: nn.Module, part: Part) -> None:
-    """a, b and alpha from the mean scores of the classes that are there."""
-    assert part.y is not None
-    h, y = torch.from_numpy(logits_of(module, part.x)).sigmoid(), part.y
-    for parameter, members in ((loss.a, h[y]), (loss.b, h[~y])):
-        if len(members):
-            parameter.fill_(float(members.mean()))
-    loss.alpha.copy_(loss.b - loss.a)
-
-
-def _apart(module: nn.Module) -> None:
-    """Give each tensor memory of its own again: a copy of a view holds all that it is a view of."""
-    for tensor in [*module.parameters(), *module.buffers()]:
-        tensor.data = tensor.data.clone()

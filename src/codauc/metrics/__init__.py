@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from codauc.metrics.auc_difference import Difference, paired_auc_difference
 from codauc.metrics.auc_values import AUC, auc, auc_interval
 from codauc.metrics.calibration import Calibration, average_precision, calibrate
+from codauc.metrics.thresholds import Threshold, choose_threshold
 from codauc.metrics.weighted_auc import weighted_auc_interval
 
 if TYPE_CHECKING:
@@ -16,10 +17,12 @@ __all__ = [
     "AUC",
     "Calibration",
     "Difference",
+    "Threshold",
     "auc",
     "auc_interval",
     "average_precision",
     "calibrate",
+    "choose_threshold",
     "evaluate",
     "group_auc",
     "paired_auc_difference",

@@ -56,11 +56,13 @@ def auc_interval(scores: Any, labels: Any, level: float = 0.95) -> AUC:
         std_error^2 = S+/n+ + S-/n-
 
     - A class with one sample has no S: 1/4 stands for it, the largest variance on [0, 1].
-    - If all placements are equal (AUC 0 or 1, or 1/2 with every score tied) std_error is 0, and an
-      interval without width would be false comfort. The exact binomial bound stands in its place:
-      n = min(n+, n-) disjoint pairs all came out the same, so a pair does so with a chance of at
-      least q = ((1 - level)/2)^(1/n). The interval is [q, 1] for AUC = 1, [0, 1-q] for 0, and
-      [q/2, 1 - q/2] where all are tied.
+    - If all placements are equal, AUC 0 or 1, std_error is 0, and an interval without width would
+      be false comfort. The exact binomial bound stands in its place: n = min(n+, n-) disjoint pairs
+      all came out the same, so a pair does so with a chance of at least q = ((1 - level)/2)^(1/n).
+      The interval is [q, 1] for AUC = 1 and [0, 1-q] for 0.
+    - If every score is tied, AUC 1/2, std_error is 0 too, and the scores tell nothing of any pair.
+      The interval is that of ties broken by chance, whose placements are uniform, with the variance
+      (n+ + n- + 1)/(12 n+ n-): as of any scores without information, however little they differ.
 
     Scores and labels have shape [N]; call it once for each column of [N, C].
 
@@ -83,6 +85,8 @@ def sorted_interval(ups: Scores, downs: Scores, level: float) -> AUC:
     value = _won(counts, left, right, few is ups, 2 * len(few) * n)
     # all of the few are at one place: below all of the many, above all, or tied with all
     if left[0] == left[-1] in (0, n) and right[0] == right[-1] in (0, n):
+        if value == 0.5:
+            return tied_interval(len(few), n, level)
         return binomial_interval(value, len(few), level)
     # a negative's wins are what its placement lacks to 1, and vary just as much
     mean = value if few is ups else 1 - value
@@ -140,6 +144,12 @@ def binomial_interval(value: float, pairs: int, level: float) -> AUC:
     """Where all of `pairs` disjoint pairs came out the same."""
     q = ((1 - level) / 2) ** (1 / pairs)
     return AUC(value, value * q, 1 - (1 - value) * q, 0.0)
+
+
+def tied_interval(positives: float, negatives: float, level: float) -> AUC:
+    """Where all scores are equal: that of scores without information (Mann and Whitney's)."""
+    variance = (positives + negatives + 1) / (12 * positives * negatives)
+    return normal_interval(0.5, math.sqrt(variance), level)._replace(std_error=0.0)
 
 
 def squares(counts: Counts, wins: Counts, scale: int, mean: float) -> float:

@@ -10,7 +10,14 @@ from operator import mul
 import numpy as np
 
 from codauc._internal.checks import real
-from codauc.metrics.auc_values import AUC, binomial_interval, normal_interval, squares, variance
+from codauc.metrics.auc_values import (
+    AUC,
+    binomial_interval,
+    normal_interval,
+    squares,
+    tied_interval,
+    variance,
+)
 from codauc.metrics.score_classes import Counts, Scores, edges_of
 
 
@@ -67,6 +74,8 @@ def binned_interval(ups: Counts, downs: Counts, level: float) -> AUC:
     value = _dot(ups, wins) / (2 * n_ups * n_downs)
     bound = _dot(ups[::2], downs[::2]) / (2 * n_ups * n_downs)
     if bound == 0 and np.ptp(wins[ups > 0]) == 0 and np.ptp(losses[downs > 0]) == 0:
+        if value == 0.5:
+            return tied_interval(n_ups, n_downs, level)
         return binomial_interval(value, min(n_ups, n_downs), level)
     spread_ups = variance(squares(ups, wins, 2 * n_downs, value), n_ups) / n_ups
     spread_downs = variance(squares(downs, losses, 2 * n_ups, 1 - value), n_downs) / n_downs

@@ -15,6 +15,7 @@ from codauc.data.rows import as_rows
 from codauc.metrics.auc_values import auc
 
 DECIDES = 0.99  # the AUC of one column from which on it is named
+_LEAST = 5  # rows of each class: of fewer, some column of many would seem to decide by chance
 _ROWS = 100_000  # that are looked at, at most
 _FIRST = 2000  # of each class, which show that most columns do not decide
 _DOUBTFUL = 0.95  # the AUC of the first rows from which on all are looked at
@@ -45,9 +46,11 @@ def deciding_columns(part: Part) -> dict[str, float]:
     ordered by their share of positives in one half of the rows, and tested on the other.
     """
     encoder, y = part.encoder, part.y
-    if encoder is None or encoder.shape or y is None or y.all() or not y.any():
+    if encoder is None or encoder.shape or y is None:
         return {}
     labels = y.numpy().astype(np.bool_)
+    if min(labels.sum(), (~labels).sum()) < _LEAST:
+        return {}
     chosen = _both_classes(labels, _ROWS // 2)
     first = _both_classes(labels[chosen], _FIRST)
     rows = as_rows(part.x)

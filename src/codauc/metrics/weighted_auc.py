@@ -10,7 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from codauc._internal.checks import known_arguments
-from codauc.metrics.auc_values import AUC, auc_interval, binomial_interval, normal_interval, share
+from codauc.metrics.auc_values import (
+    AUC,
+    auc_interval,
+    binomial_interval,
+    normal_interval,
+    share,
+    tied_interval,
+)
 from codauc.metrics.score_classes import checked, require_both
 
 Floats = NDArray[np.float64]
@@ -104,6 +111,8 @@ def _interval(
     classes = (positive, ~positive)
     counts = [_effective(sizes[mask], None if groups is None else groups[mask]) for mask in classes]
     if np.ptp(placements) == 0:
+        if abs(value - 0.5) < 1e-12:
+            return tied_interval(max(1.0, counts[0]), max(1.0, counts[1]), level)
         return binomial_interval(value, max(1, int(min(counts) + 1e-9)), level)
     influence, spread = np.zeros(len(sizes)), 0.0
     for mask, count in zip(classes, counts, strict=True):

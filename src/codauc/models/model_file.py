@@ -18,12 +18,14 @@ from codauc._internal.checks import known_arguments
 from codauc._internal.files import regular_file, whole_file
 from codauc.data import Encoder
 from codauc.metrics.calibration import Calibration
+from codauc.metrics.thresholds import Threshold
 from codauc.models.base import Model
 from codauc.models.registry import MODELS, build
 from codauc.models.weights import check_weights
 from codauc.version import __version__
 
 _KEY = "codauc"
+_THRESHOLD = "threshold"
 
 
 class Saved(NamedTuple):
@@ -32,6 +34,7 @@ class Saved(NamedTuple):
     model: nn.Module
     encoder: Encoder | None
     calibration: Calibration = Calibration()
+    threshold: Threshold | None = None
 
 
 @known_arguments
@@ -40,8 +43,10 @@ def save_model(
     model: nn.Module,
     encoder: Encoder | None = None,
     calibration: Calibration | None = None,
+    threshold: Threshold | None = None,
 ) -> None:
-    """Write the model, the encoder of its table and its calibration as one safetensors file.
+    """Write the model, with the encoder of its table, its calibration and its threshold, as one
+    safetensors file.
 
     The file is complete or not there: it is written under another name, synced and renamed.
     """
@@ -55,6 +60,18 @@ def save_model(
     # copies, since safetensors refuses tensors that share memory, as tied weights do
     weights = model.state_dict().items()
     tensors = {key: tensor.detach().cpu().clone().contiguous() for key, tensor in weights}
+    if threshold is not None:
+        about[_THRESHOLD] = threshold.to_dict()
+    _write(path, about, tensors)
+
+
+def save_threshold(path: str | os.PathLike[str], threshold: Threshold) -> None:
+    """Give the model in a file another threshold; the network is neither built nor changed."""
+    about, tensors = _read(path)
+    _write(path, {**about, _THRESHOLD: threshold.to_dict()}, tensors)
+
+
+def _write(path: str | os.PathLike[str], about: dict[str, Any], tensors: dict[str, Tensor]) -> None:
     # one entry, as safetensors has no order of entries: the same model is the same file
     about[SUM] = checksum(json.dumps(about), tensors)
     data = as_bytes(tensors, {_KEY: json.dumps(about)})
@@ -102,9 +119,12 @@ def load_model(path: str | os.PathLike[str], model: nn.Module | None = None) -> 
     try:
         plain = about.get("encoder")
         encoder = None if plain is None else Encoder.from_dict(plain)
+        threshold = about.get(_THRESHOLD)
+        threshold = None if threshold is None else Threshold.from_dict(threshold)
     except ValueError as error:
         raise ValueError(f"{path} cannot be read as a saved model: {error}") from error
-    return Saved(model.eval(), encoder, _calibration(path, about.get("calibration")))
+    calibration = _calibration(path, about.get("calibration"))
+    return Saved(model.eval(), encoder, calibration, threshold)
 
 
 def _read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Tensor]]:

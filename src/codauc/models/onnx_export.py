@@ -245,6 +245,7 @@ def _about(saved: Saved) -> dict[str, Any]:
         "categories": [] if encoder is None else [asdict(c) for c in encoder.categories],
         "codes": {"unseen": UNSEEN, "missing": MISSING, "first": FIRST},
         "calibration": saved.calibration._asdict(),
+        "threshold": None if saved.threshold is None else saved.threshold.to_dict(),
     }
 
 

@@ -39,10 +39,12 @@ def as_good(run: Material) -> Iterator[str]:
     if close:
         quickest = min(close, key=lambda rival: rival.seconds)
         for rival in dict.fromkeys((close[0], quickest)):
-            how = "better than this network" if rival.low > 0 else "as good as this network"
+            how = "as good as" if rival.difference >= 0 else "not clearly worse than"
+            how = "better than" if rival.low > 0 else how
             yield (
-                f"{rival.name} is {how} on the same test set: AUC {auc_text(rival.auc)}, a "
-                f"difference of {_gap(rival)}. It took {duration(rival.seconds)}."
+                f"{rival.name} is {how} this network on the same test set: AUC "
+                f"{auc_text(rival.auc)}, a difference of {_gap(rival)}. "
+                f"It took {duration(rival.seconds)}."
             )
 
 
@@ -54,14 +56,15 @@ def baselines_card(run: Material) -> Card:
     ]
     if not rows:
         return Card()
+    weighted = " In the difference rows count alike, whatever their weights."
     header = ["model", "test AUC", "difference (95% interval)", "average precision", "time"]
     return Card(
         "Models of other libraries",
         "The same rows for training, validation and testing. The difference is the AUC of the "
         "model less that of this run (DeLong, paired); if its interval holds 0, they cannot be "
         "told apart on this test set. Defaults of each library; the number of trees by the AUC of "
-        "the validation set.",
-        table=CardTable(header, rows, stack=True),
+        f"the validation set.{weighted if run.setting('data', 'weight') else ''}",
+        table=CardTable(header, rows, whole=True, stack=True),
     )
 
 

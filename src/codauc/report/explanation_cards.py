@@ -41,6 +41,10 @@ def _importance_caption(run: Material) -> str:
     )
     if rows is not None and positives is not None and times is not None:
         text += f" {count(times)} permutations of {count(rows)} rows, {count(positives)} positive."
+    if run.setting("data", "weight"):
+        text += " Rows count alike here, whatever their weights."
+    if run.setting("data", "group"):
+        text += " The intervals take rows as independent, also those of one group."
     every, measured = found["of"], found["measured"]
     if every is not None and measured is not None and measured < every:
         text += f" Of {count(every)} columns, {count(measured)} were measured: those of which the "

@@ -162,7 +162,9 @@ def threshold_card(run: Material) -> Card:
         "samples that are positive. All of it holds for data like the test set, "
         "and for few positives it is rough."
     )
-    return Card("Choose a threshold", caption, table=CardTable(header, rows, stack=True))
+    return Card(
+        "Choose a threshold", caption, table=CardTable(header, rows, whole=True, stack=True)
+    )
 
 
 def _row(points: Operating, recall: float) -> list[str]:

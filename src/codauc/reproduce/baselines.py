@@ -7,12 +7,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from codauc._internal.formats import digits
 from codauc._internal.progress import note
 from codauc.data.dataset import DataSet
 from codauc.data.opening import open_data
-from codauc.metrics.auc_values import auc_interval
 from codauc.metrics.calibration import average_precision
+from codauc.metrics.weighted_auc import weighted_auc_interval
 from codauc.report.comparison import against
 from codauc.report.run_page import page
 from codauc.reproduce.other_libraries import OTHER_MODELS, Fitted, OtherModel, Sides, sides_of
@@ -171,7 +173,9 @@ def seed_rows(seeds: Sequence[Sequence[Path]]) -> list[list[str]]:
             return [float(each[name][field]) for each in found]
 
         aucs, firsts = values("test_auc"), values("test_auc", common[0])
-        gap = estimate([a - b for a, b in zip(aucs, firsts, strict=True)]).text("+.4f")
+        between = estimate([a - b for a, b in zip(aucs, firsts, strict=True)])
+        low, high = max(-1.0, between.low), min(1.0, between.high)
+        gap = between._replace(low=low, high=high).text("+.4f")
         means = [estimate(values(field)).mean for field in ("average_precision", "seconds")]
         cells = [f"{estimate(aucs).mean:.4f}", "" if name == common[0] else gap]
         rows.append([name, *cells, f"{means[0]:.4f}", digits(means[1], 3)])
@@ -191,12 +195,14 @@ def _summary(model: OtherModel, fitted: Fitted, opened: DataSet, sides: Sides) -
     """What summary.json holds of a model of another library."""
     train, test = opened.train, opened.test
     assert test is not None
-    auc = auc_interval(fitted.scores, sides.test.y)
+    labels, weights = sides.test.y, sides.test.weights
+    groups = None if test.groups is None else test.groups[torch.argsort(test.rows, stable=True)]
+    auc = weighted_auc_interval(fitted.scores, labels, weights, groups)
     return {
         "test_auc": auc.value,
         "auc_low": auc.low,
         "auc_high": auc.high,
-        "average_precision": average_precision(fitted.scores, sides.test.y),
+        "average_precision": average_precision(fitted.scores, labels, weights),
         "validation_auc": None,
         "steps": fitted.steps,
         "rounds": 0,

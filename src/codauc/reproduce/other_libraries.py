@@ -33,10 +33,11 @@ Matrix = NDArray[Any]
 
 
 class Side(NamedTuple):
-    """Inputs and labels of one part, in the order of the source."""
+    """Inputs, labels and weights of one part, in the order of the source."""
 
     x: Matrix
     y: NDArray[np.bool_]
+    weights: NDArray[np.float64] | None = None
 
 
 class Sides(NamedTuple):
@@ -118,7 +119,8 @@ def sides_of(opened: DataSet) -> Sides:
 def _side(part: Part) -> Side:
     assert part.y is not None
     order = torch.argsort(part.rows, stable=True)
-    return Side(as_rows(part.x).gather(order).numpy(), part.y[order].numpy().astype(np.bool_))
+    x, y = as_rows(part.x).gather(order).numpy(), part.y[order].numpy().astype(np.bool_)
+    return Side(x, y, None if part.weights is None else part.weights[order].double().numpy())
 
 
 def _logistic(library: Any, sides: Sides, seed: int) -> tuple[Callable[[Matrix], Any], int]:
@@ -137,7 +139,7 @@ def _logistic(library: Any, sides: Sides, seed: int) -> tuple[Callable[[Matrix],
         return sparse.hstack(wide, format="csr")
 
     model = library.LogisticRegression(max_iter=_ITERATIONS, random_state=seed)
-    model.fit(inputs(sides.train.x), sides.train.y)
+    model.fit(inputs(sides.train.x), sides.train.y, sample_weight=sides.train.weights)
     return lambda x: model.decision_function(inputs(x)), int(np.max(model.n_iter_))
 
 
@@ -152,10 +154,11 @@ def _histogram(library: Any, sides: Sides, seed: int) -> tuple[Callable[[Matrix]
     if sides.validation is not None:
         stop = {"max_iter": MOST_TREES, "n_iter_no_change": PATIENCE, "scoring": "roc_auc"}
         known |= {**stop, "early_stopping": True}
-        given = {"X_val": sides.validation.x, "y_val": sides.validation.y}
+        x, y, weights = sides.validation
+        given = {"X_val": x, "y_val": y, "sample_weight_val": weights}
     else:
         known["early_stopping"] = False
-    model = kind(**known).fit(*sides.train, **given)
+    model = kind(**known).fit(*sides.train, **given)  # x, y, weights
     best = int(model.n_iter_)
     if sides.validation is not None:  # those after the best are kept, but not used
         best = max(1, int(np.argmax(model.validation_score_)))
@@ -167,7 +170,8 @@ def _lightgbm(library: Any, sides: Sides, seed: int) -> tuple[Callable[[Matrix],
     model = library.LGBMClassifier(random_state=seed, n_jobs=1, verbose=-1, **stop)
     given: dict[str, Any] = {"categorical_feature": sides.categories or "auto"}
     if sides.validation is not None:
-        given["eval_set"] = [tuple(sides.validation)]
+        given["eval_set"] = [sides.validation[:2]]
+        given["eval_sample_weight"] = [sides.validation.weights]
         given["callbacks"] = [library.early_stopping(PATIENCE, verbose=False)]
     model.fit(*sides.train, **given)
     steps = int(model.best_iteration_ or model.n_estimators_)
@@ -177,11 +181,11 @@ def _lightgbm(library: Any, sides: Sides, seed: int) -> tuple[Callable[[Matrix],
 def _catboost(library: Any, sides: Sides, seed: int) -> tuple[Callable[[Matrix], Any], int]:
     first = sides.train.x.shape[1] - len(sides.sizes)
 
-    def pool(x: Matrix, y: Any = None) -> Any:
+    def pool(x: Matrix, y: Any = None, weights: Any = None) -> Any:
         codes = x[:, first:].astype(np.int64).astype("S").astype(object)
         numbers = np.ascontiguousarray(x[:, :first])
         data = library.FeaturesData(numbers if first else None, codes if sides.sizes else None)
-        return library.Pool(data, None if y is None else y.astype(np.int64))
+        return library.Pool(data, None if y is None else y.astype(np.int64), weight=weights)
 
     stop = {} if sides.validation is None else {"eval_metric": "AUC"}
     fixed = {"allow_writing_files": False, "thread_count": 1, "verbose": False}
@@ -201,8 +205,12 @@ def _xgboost(library: Any, sides: Sides, seed: int) -> tuple[Callable[[Matrix], 
         stop = {"n_estimators": MOST_TREES, "early_stopping_rounds": PATIENCE}
         known |= {**stop, "eval_metric": "auc"}
     model = library.XGBClassifier(random_state=seed, n_jobs=1, **known)
-    given = {} if sides.validation is None else {"eval_set": [tuple(sides.validation)]}
-    model.fit(*sides.train, verbose=False, **given)
+    given: dict[str, Any] = {"sample_weight": sides.train.weights}
+    if sides.validation is not None:
+        given["eval_set"] = [sides.validation[:2]]
+        if sides.validation.weights is not None:
+            given["sample_weight_eval_set"] = [sides.validation.weights]
+    model.fit(*sides.train[:2], verbose=False, **given)
     steps = model.get_booster().num_boosted_rounds()
     if sides.validation is not None:
         steps = model.best_iteration + 1

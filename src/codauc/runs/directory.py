@@ -38,10 +38,11 @@ METRICS, SUMMARY, FAULTS = "metrics.jsonl", "summary.json", "faults.jsonl"
 CHECKPOINTS = "checkpoints"
 MODEL, SCORES, REPORT = "model.safetensors", "test_scores.npz", "report.html"
 PROFILE, TRACE = "profile.json", "trace.json"
+VALIDATION = "validation_scores.npz"
 COLUMNS = "columns.json"
 IMPORTANCE, MISTAKES = "importance.json", "mistakes.json"
 BASELINES = "baselines.json"
-_RESULTS = (SUMMARY, SCORES, REPORT, PROFILE, TRACE, IMPORTANCE, MISTAKES, BASELINES)
+_RESULTS = (SUMMARY, SCORES, REPORT, PROFILE, TRACE, IMPORTANCE, MISTAKES, BASELINES, VALIDATION)
 LOCK = ".lock"
 
 
@@ -96,7 +97,7 @@ _RESULT: dict[str, tuple[type, ...]] = {  # what a summary holds, and of which t
 
 
 class Scores(NamedTuple):
-    """The test set's scores (log-odds) and labels."""
+    """The scores (log-odds) and labels of a test or validation set."""
 
     scores: NDArray[np.float64]
     labels: NDArray[np.bool_]
@@ -141,6 +142,24 @@ class RunFolder:
         """Remove the results of an earlier end."""
         for name in (*_RESULTS, *more):
             (self / name).unlink(missing_ok=True)
+
+    def remove_unbegun(self) -> None:
+        """Remove what a run left that failed before its first step; nothing of any other."""
+        if self.begun or (self / CONFIG).exists():
+            return
+        with suppress(OSError):  # others may have files there
+            for name in (METRICS, COLUMNS, CHECKPOINTS):
+                path = self / name
+                path.rmdir() if path.is_dir() else path.unlink(missing_ok=True)
+            self.path.rmdir()
+
+    @property
+    def failed(self) -> bool:
+        """Whether it is of a run that failed before its first evaluation."""
+        try:
+            return not (self / SUMMARY).exists() and not self.records()
+        except _MissingError:
+            return False
 
     @contextmanager
     def locked(self, rank: int = 0, patience: float = 0.0) -> Iterator[None]:
@@ -197,12 +216,12 @@ class RunFolder:
         """Write names and values, as SUMMARY, PROFILE or COLUMNS."""
         self.write(name, json.dumps(values, indent=1, allow_nan=False) + "\n")
 
-    def write_scores(self, scores: Any, labels: Any) -> None:
-        """Write the test set's scores and labels."""
-        buffer = BytesIO()
-        scores, labels = np.asarray(scores, np.float32), np.asarray(labels, np.bool_)
+    def write_scores(self, scores: Any, labels: Any, name: str = SCORES) -> None:
+        """Write the scores and labels of the test set, or of the validation set."""
+        buffer, dtype = BytesIO(), np.float32 if name == SCORES else np.float64
+        scores, labels = np.asarray(scores, dtype), np.asarray(labels, np.bool_)
         np.savez_compressed(buffer, scores=scores, labels=labels)
-        self.write(SCORES, buffer.getvalue())
+        self.write(name, buffer.getvalue())
 
     def config(self) -> dict[str, Any]:
         """The settings, as written in config.toml."""
@@ -285,17 +304,15 @@ class RunFolder:
                 ) from error
         return found
 
-    def scores(self) -> Scores | None:
-        """The test set's scores, if they were kept."""
+    def scores(self, name: str = SCORES) -> Scores | None:
+        """The scores of the test set, or of the validation set, if they were kept."""
         try:
-            with np.load(regular_file(self / SCORES), allow_pickle=False) as arrays:
+            with np.load(regular_file(self / name), allow_pickle=False) as arrays:
                 return Scores(arrays["scores"].astype(np.float64), arrays["labels"].astype(bool))
         except FileNotFoundError:
             return None
         except (ValueError, KeyError, OSError, EOFError, BadZipFile, zlib.error) as error:
-            raise ValueError(
-                f"{self / SCORES} cannot be read ({error}): it was changed."
-            ) from error
+            raise ValueError(f"{self / name} cannot be read ({error}): it was changed.") from error
 
     def _read(self, name: str, parse: Any) -> Any:
         text = self._text(name)

@@ -17,6 +17,7 @@ import tomli_w
 from codauc._internal.checks import choice, known_arguments, shown
 from codauc._internal.imports import is_import_path
 from codauc._internal.setting_types import check, setting
+from codauc._internal.threshold_rules import threshold_rule
 from codauc.data.data_settings import DataSettings
 
 CONFIG = "config.toml"  # its name in the directory of a run
@@ -244,6 +245,15 @@ class RunSettings(_Checked):
     device: str = setting(
         "auto", "cpu, cuda, mps, ... ({default}: cuda or mps if available, else cpu)",
         metavar="DEVICE", common=True)  # fmt: skip
+    threshold: str | None = setting(
+        None,
+        "from which score on a row counts as positive, chosen on the validation set: recall=0.9, "
+        "precision=0.5, fpr=0.01, f1, or cost=FP:FN", metavar="RULE")  # fmt: skip
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.threshold is not None:
+            threshold_rule(self.threshold)
 
     def with_changes(self, table: str, **values: Any) -> RunSettings:
         """The same with other values in one of its tables.

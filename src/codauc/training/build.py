@@ -40,6 +40,11 @@ def resolve_settings(settings: RunSettings, opened: DataSet, workers: int) -> Ru
             f"watch=test with select={recipe.select}: expected select=last, as a test set must "
             "not choose the model that it tests."
         )
+    if settings.threshold is not None and opened.validation is None:
+        raise ValueError(
+            f"threshold={settings.threshold!r} without a validation set: expected one to choose it "
+            "on; hold rows out for it, or leave it out."
+        )
     data = settings.data
     if opened.encoder is None:  # by name, as other images may have other classes
         data = replace(data, positive=opened.positive, negative=opened.negative)

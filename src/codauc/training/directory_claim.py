@@ -49,9 +49,11 @@ def claimed(
 
     With `resuming` an existing run is continued, otherwise it is refused, or with `overwrite` lost.
     """
-    with ExitStack() as stack:
+    with _removed_if_unused() as made, ExitStack() as stack:
 
         def take(folder: RunFolder) -> str:
+            if group.rank == 0 and (out is None or not folder.path.exists()):
+                made.append(folder)
             folder.path.mkdir(parents=True, exist_ok=True)
             stack.enter_context(folder.locked(group.rank, _OUTLIVED if resuming else 0.0))
             if not resuming:
@@ -71,6 +73,18 @@ def claimed(
         together(group, lambda: group.rank and take(folder), "start")
         together(group, folder.sweep, "start")  # all have their locks by now
         yield folder
+
+
+@contextmanager
+def _removed_if_unused() -> Iterator[list[RunFolder]]:
+    """Remove directories that were made for a run that failed before its first step."""
+    made: list[RunFolder] = []
+    try:
+        yield made
+    except BaseException:
+        for folder in made:
+            folder.remove_unbegun()
+        raise
 
 
 def complete_end(folder: RunFolder, rank: int, *, held: bool) -> str:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from codauc.algorithm.rounds import NotFiniteError
 from codauc.data.dataset import DataSet
 from codauc.metrics.calibration import Calibration, average_precision, calibrate
+from codauc.metrics.thresholds import Threshold, UnreachableError, choose_threshold
 from codauc.metrics.weighted_auc import weighted_auc_interval
 from codauc.runs.directory import Record
 from codauc.runs.settings import RecipeSettings, RunSettings
@@ -30,6 +31,7 @@ from codauc.workers.group import Group, GroupError
 
 Objective = Callable[..., Tensor]
 
+NO_THRESHOLD = "No threshold"  # how a note about it begins
 _CHECK_EVERY = 16  # steps between two checks for NaN, of a worker that has no rounds
 
 
@@ -40,6 +42,8 @@ class Trained:
     model: nn.Module
     settings: RunSettings
     calibration: Calibration
+    threshold: Threshold | None
+    validation: tuple[Any, Any] | None  # log-odds and labels of the validation set
     step: int  # at which the model was what it is
     steps: int
     planned: int  # steps, if it had not been interrupted
@@ -111,6 +115,7 @@ class Trained:
             },
             "shape": list(opened.shape),
             "calibration": self.calibration._asdict(),
+            "threshold": None if self.threshold is None else self.threshold.to_dict(),
             "recipe": settings.recipe.name,
             "sync_every": settings.communication.sync_every,
             "notes": self.notes,
@@ -306,10 +311,15 @@ class TrainingLoop:
     def _trained(self, *, interrupted: bool) -> Trained:
         choice = self.validation.choice
         choice.restore()
+        calibration, validation = self._calibration(), None
+        if choice.state.scores is not None and self.settings.data.watch != "test":
+            validation = calibration.log_odds(choice.state.scores), self.validation.labels
         return Trained(
             model=self.progress.model,
             settings=self.settings,
-            calibration=self._calibration(),
+            calibration=calibration,
+            threshold=self._threshold(validation),
+            validation=validation,
             step=choice.state.step or self.at.step,
             steps=self.at.step,
             planned=self.plan.steps,
@@ -320,6 +330,17 @@ class TrainingLoop:
             ledger=self.progress.journal.spent(),
             notes=self.progress.journal.notes,
         )
+
+    def _threshold(self, validation: tuple[Any, Any] | None) -> Threshold | None:
+        """The threshold that was asked for; a note where none reaches it."""
+        rule = self.settings.threshold
+        if rule is None or validation is None:
+            return None
+        try:
+            return choose_threshold(*validation, rule)
+        except UnreachableError as error:
+            self.progress.journal.notes.append(f"{NO_THRESHOLD}: {error}")
+            return None
 
     def _calibration(self) -> Calibration:
         scores = self.validation.choice.state.scores

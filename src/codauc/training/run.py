@@ -31,6 +31,7 @@ from codauc.runs.directory import (
     PROFILE,
     REPORT,
     TRACE,
+    VALIDATION,
     Record,
     RunFolder,
 )
@@ -278,7 +279,15 @@ class WorkerRun:
                 return None
             folder = self.folder
             summary = {"run": str(folder.path), **trained.summary(self.opened, test)}
-            save_model(folder / MODEL, trained.model, self.opened.encoder, trained.calibration)
+            save_model(
+                folder / MODEL,
+                trained.model,
+                self.opened.encoder,
+                trained.calibration,
+                trained.threshold,
+            )
+            if trained.validation is not None:
+                folder.write_scores(*trained.validation, VALIDATION)
             if test is not None:
                 folder.write_scores(test.scores, test.labels)
             for name, found in explained.items():

@@ -15,6 +15,7 @@ from torch import Tensor
 from codauc.algorithm.coda_state import CoDAState
 from codauc.data.dataset import DataSet, Part
 from codauc.data.fingerprint import combined, total
+from codauc.data.tables import Encoder
 from codauc.runs.checkpoints import Found
 from codauc.runs.directory import Record
 from codauc.runs.settings import RunSettings
@@ -161,9 +162,7 @@ def identity(opened: DataSet, group: Group) -> dict[str, Any]:
     found: dict[str, Any] = {
         "positive classes": list(opened.positive),
         "shape of an image": list(opened.shape),
-        "columns": []
-        if opened.encoder is None
-        else list(map(list, opened.encoder.kinds().items())),
+        "columns": [] if opened.encoder is None else _columns(opened.encoder),
     }
     parts = {"training": opened.train, "validation": opened.validation, "test": opened.test}
     mine: dict[str, int] = {}
@@ -175,6 +174,12 @@ def identity(opened: DataSet, group: Group) -> dict[str, Any]:
             mine[f"{title} inputs"] = part.fingerprint
     texts = gather_bytes(group, json.dumps(mine).encode(), "start", _CPU)
     return found | combined([json.loads(text) for text in texts])
+
+
+def _columns(encoder: Encoder) -> list[list[str]]:
+    """What each input is made from: a column with its kind, or a cycle of a date."""
+    cycles = [[part.name, part.part] for part in encoder.parts]
+    return [*map(list, encoder.kinds().items()), *cycles]
 
 
 def _labels(part: Part) -> int:

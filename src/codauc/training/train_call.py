@@ -74,14 +74,20 @@ def train(
     if out is not None and not resume and not restarts():
         check_free(RunFolder(out), overwrite=overwrite)
     _check_own(chosen)
+    made = None
     if out is None and chosen.safety.max_restarts and "RANK" not in os.environ:
-        out = new_directory(chosen.data.source)  # all attempts write to one directory
+        out = made = new_directory(chosen.data.source)  # all attempts write to one directory
     if profile and chosen.communication.simulate:
         prepare()
     silent = not in_notebook() if quiet is None else quiet
     options = (resume, overwrite, silent, tensorboard, profile, tuple(callbacks), words)
     place, requests = None if out is None else str(out), Requests(partial(_on_stop, silent))
-    return RunSummary(start(Job(chosen, requests, place, *options, memory)))
+    try:
+        return RunSummary(start(Job(chosen, requests, place, *options, memory)))
+    except BaseException:
+        if made is not None:
+            RunFolder(made).remove_unbegun()
+        raise
 
 
 def _on_stop(quiet: bool) -> None:

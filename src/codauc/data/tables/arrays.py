@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from codauc.data.fingerprint import row_marks, total
-from codauc.data.repeated_values import Examiner
+from codauc.data.repeated_values import Examined, Examiner
 from codauc.data.rows import Rows, rows_in_block
 from codauc.data.shards import block_shards, even_shards
 from codauc.data.tables.column_roles import LARGE, TableRequest, same_columns
@@ -97,6 +97,11 @@ class FromArray:
         labels = Labels(self.path, self.labels[0])
         codes = labels.add_array(np.asarray(self.labels[1]), np.arange(len(self.array)))
         return labels, torch.from_numpy(codes)
+
+    def with_dropped(self, examined: Examined, rows: Tensor) -> Examined:
+        """An array has no columns to drop."""
+        del rows
+        return examined
 
     def codes(self, name: str, what: str) -> Integers:
         """An array has no columns with names."""

@@ -21,6 +21,7 @@ _MANY = 100  # rows from which on nearly consecutive integers number them
 _MOSTLY = 0.9  # the share of different texts from which on they are no category
 _ID = re.compile(r"(^|[\W_])(id|ids|uuid|guid|key|index|idx|nr|no|row)$|[a-z](Id|ID)$|^(id|Id|ID)_")
 _EXAMPLES, _LONGEST = 3, 24
+_LEVELS = 12  # texts with digits, from which on they may be meant as numbers or dates
 
 
 @dataclass(frozen=True)
@@ -166,6 +167,12 @@ def _text_notes(counts: Mapping[Value, int]) -> list[str]:
     texts = [str(value) for value in counts if value is not None]
     notes = ["all values are equal"] if len(texts) == 1 and None not in counts else []
     plain = Counter(" ".join(text.split()).casefold() for text in texts)
+    with_digits = [text for text in texts if any(map(str.isdigit, text))]
+    if len(texts) > _LEVELS and len(with_digits) > _MOSTLY * len(texts):
+        notes.append(
+            f"{len(texts):,} texts with numbers, such as {with_digits[0]!r}, are taken for a "
+            "category: write dates as 2024-12-31, and numbers as 1234.5 in one unit"
+        )
     alike = [text for text, count in plain.items() if count > 1]
     if alike:
         notes.append(f"texts that differ in case or spaces alone, such as {alike[0]!r}")

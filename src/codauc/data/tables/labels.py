@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from codauc._internal.checks import listed
+from codauc._internal.formats import share
 from codauc.data.tables.encoder import Target
 from codauc.data.tables.packed_rows import Vocabulary
 
@@ -186,9 +187,9 @@ def choice_note(target: Target, counts: Mapping[Any, int], positive: Any) -> str
     if positive is not None or _known(sorted(map(str, counts))) is not None:
         return ""
     value, other = target.positive[0], target.negative[0]
-    share = counts.get(value, 0) / max(sum(counts.values()), 1)
+    part = share(counts.get(value, 0) / max(sum(counts.values()), 1))
     return (
-        f"POSITIVE is {value!r}, the rarer of two values ({share:.1%}); if it is the other, say "
+        f"POSITIVE is {value!r}, the rarer of two values ({part}); if it is the other, say "
         f"positive={other!r}"
     )
 

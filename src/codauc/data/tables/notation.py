@@ -37,9 +37,11 @@ _NUMBER = re.compile(
     rf"(?P<power>[eE][-+]?\d+)? ?(?P<after>{_CURRENCY})?(?P<percent> ?%)?\)?"
 )
 _GROUPED = re.compile(rf"\d{{1,3}}(?:[{_QUOTES} ]\d{{3}})+(?:[.,]\d*)?")
+_CLOCK = r"\d{1,2}:\d{2}(?::\d{2}(?:\.\d{1,6})?)?(?: ?[AaPp][Mm])?"
+_TIME = re.compile(_CLOCK)
 _DATE = re.compile(
     r"(?P<a>\d{1,4})(?P<mark>[./-])(?P<b>\d{1,2})(?P=mark)(?P<c>\d{4}|\d{1,2})"
-    r"(?:[ T]+\d{1,2}:\d{2}(?::\d{2}(?:\.\d{1,6})?)?(?P<half> ?[AaPp][Mm])?)?"
+    rf"(?:[ T]+{_CLOCK})?"
 )
 
 
@@ -86,7 +88,7 @@ class NumberNotation:
 
 @dataclass(frozen=True)
 class DateNotation:
-    """Dates with numbers in this order: "dmy", "mdy" or "ymd"."""
+    """Dates with numbers in this order: "dmy", "mdy" or "ymd"; or "" for times without a date."""
 
     order: str
 
@@ -94,7 +96,7 @@ class DateNotation:
     def text(self) -> str:
         """In words, for a record."""
         return {"dmy": "dates with the day first", "mdy": "dates with the month first",
-                "ymd": "dates with the year first"}[self.order]  # fmt: skip
+                "ymd": "dates with the year first", "": "times of day"}[self.order]  # fmt: skip
 
     @property
     def pattern(self) -> str:
@@ -103,9 +105,7 @@ class DateNotation:
         if self.order == "ymd":
             year = "\\d{4}"  # of two digits it might be a day
         parts = "[./-]".join({"d": day, "m": month, "y": year}[part] for part in self.order)
-        return (
-            rf"^{parts}(?:[ T]+\d{{1,2}}:\d{{2}}(?::\d{{2}}(?:\.\d{{1,6}})?)?(?: ?[AaPp][Mm])?)?$"
-        )
+        return rf"^{parts}(?:[ T]+{_CLOCK})?$" if parts else f"^{_CLOCK}$"
 
     def values(self, texts: Any) -> Any:
         """The times of an Arrow array of tidied texts that fit; raises pyarrow's error of a day
@@ -115,16 +115,15 @@ class DateNotation:
         iso = pc.replace_substring_regex(texts, " ?[AaPp][Mm]$", "")
         for _ in range(2):  # neighbours share the mark between them
             iso = pc.replace_substring_regex(iso, "(^|[./ T-])(\\d)([./: T-]|$)", "\\10\\2\\3")
-        order = {"dmy": "\\3-\\2-\\1", "mdy": "\\3-\\1-\\2", "ymd": "\\1-\\2-\\3"}[self.order]
+        order = {"dmy": "\\3-\\2-\\1", "mdy": "\\3-\\1-\\2"}.get(self.order, "\\1-\\2-\\3")
+        if not self.order:
+            iso = pc.replace_substring_regex(iso, "^", "1970-01-01 ", max_replacements=1)
         iso = pc.replace_substring_regex(iso, "^(\\d+)[./-](\\d+)[./-](\\d+)", order)
         iso = pc.replace_substring_regex(iso, "^([0-6]\\d)-", "20\\1-")
         iso = pc.replace_substring_regex(iso, "^([7-9]\\d)-", "19\\1-")
         times = pc.replace_substring_regex(iso, "[ T]+", " ").cast(pa.timestamp("us"))
-        return (
-            _halves(times, texts)
-            if pc.any(pc.match_substring(texts, "m", ignore_case=True)).as_py()
-            else times
-        )
+        halves = pc.any(pc.match_substring(texts, "m", ignore_case=True)).as_py()
+        return _halves(times, texts) if halves else times
 
 
 Notation = NumberNotation | DateNotation
@@ -183,6 +182,8 @@ def _some_numbers(name: str, texts: Sequence[str]) -> Look | None:
 
 
 def _dates(name: str, texts: Sequence[str]) -> Look | None:
+    if sum(_TIME.fullmatch(text) is not None for text in texts) >= _MOSTLY * len(texts):
+        return Look(name, None, frozenset({""}))
     found = [match for text in texts if (match := _DATE.fullmatch(text))]
     if not found or len(found) < _MOSTLY * len(texts):
         return None
@@ -247,6 +248,9 @@ def _mark(core: str, power: bool) -> str | None:
     return f"?{last}"
 
 
+_PLAIN_ORDERS = (frozenset({"ymd"}), frozenset({""}))  # which are never doubtful
+
+
 def decimal_of(looks: Sequence[Look], locale: Locale, known: str | None) -> str:
     """The decimal mark of a file; `known` is that of training. Raises where it is doubtful."""
     if locale.decimal is not None:
@@ -285,20 +289,28 @@ def order_of(looks: Sequence[Look], locale: Locale, known: bool | None) -> dict[
     asked = locale.dayfirst
     if asked is not None:
         order = "dmy" if asked else "mdy"
-        return {look.name: "ymd" if look.shows == {"ymd"} else order for look in dates}
+        plain = {look.name: next(iter(look.shows)) for look in dates if look.shows in _PLAIN_ORDERS}
+        return dict.fromkeys((look.name for look in dates), order) | plain
+    if mixed:
+        names = ", ".join(repr(look.name) for look in mixed[:5])
+        raise DoubtError(
+            "dayfirst",
+            [look.name for look in mixed],
+            f"{names} has dates with the day first and dates with the month first: correct them, "
+            f"or leave it out with drop=[{mixed[0].name!r}]",
+        )
     open_ = [look for look in dates if not look.shows]
-    others = set(found.values()) - {"ymd"}
+    others = set(found.values()) - {"ymd", ""}
     if open_ and len(others) == 1:
         return found | dict.fromkeys((look.name for look in open_), others.pop())
     if open_ and known is not None:
         return found | dict.fromkeys((look.name for look in open_), "dmy" if known else "mdy")
-    if open_ or mixed:
-        doubtful = [*open_, *mixed]
-        names = ", ".join(f"{look.name!r} ({look.example})" for look in doubtful[:5])
-        more = f" and {len(doubtful) - 5} more" if len(doubtful) > 5 else ""
+    if open_:
+        names = ", ".join(f"{look.name!r} ({look.example})" for look in open_[:5])
+        more = f" and {len(open_) - 5} more" if len(open_) > 5 else ""
         raise DoubtError(
             "dayfirst",
-            [look.name for look in doubtful],
+            [look.name for look in open_],
             f"{names}{more} may have the day or the month first; say dayfirst=True or "
             "dayfirst=False",
         )
@@ -337,7 +349,7 @@ def notations(
     for look in looks:
         if look.notation is not None and look.shows <= {decimal}:
             found[look.name] = _with_marks(look.notation, decimal, columns[look.name])
-    firsts = Counter(order for order in orders.values() if order != "ymd")
+    firsts = Counter(order for order in orders.values() if order not in ("ymd", ""))
     dayfirst = None if len(firsts) != 1 else "dmy" in firsts
     return found, Locale(decimal, dayfirst, locale.na_values, locale.encoding)
 

@@ -141,10 +141,10 @@ class Packer:
         except OSError as error:
             raise OSError(
                 error.errno,
-                f"rows beyond memory={self.memory} bytes cannot be kept in "
+                f"rows beyond {self.memory} bytes of memory cannot be kept in "
                 f"{self.folder or tempfile.gettempdir()} ({error.strerror}): this worker has "
-                f"{self.rows * self.width * 4 / 1e9:.1f} GB of them so far; name a folder with "
-                "room as folder=..., or allow more memory",
+                f"{self.rows * self.width * 4 / 1e9:.1f} GB of them so far; make room there, or "
+                "name another folder in the environment variable TMPDIR",
             ) from error
         self._parts = []
 

@@ -31,7 +31,7 @@ from codauc.data.tables.encoder import Encoder, Target, fit
 from codauc.data.tables.labels import Integers, Labels, choice_note, positives_of, resolve
 from codauc.data.tables.reading_notes import extra_columns, reading_notes
 from codauc.data.tables.scan import Pass
-from codauc.data.tables.table_sources import RowSource, open_source
+from codauc.data.tables.table_sources import RowSource, open_source, split_values
 from codauc.workers.agreement import compare, together
 from codauc.workers.group import Group, LocalGroup
 
@@ -247,6 +247,9 @@ class _Scan:
         split, groups = self.request.split, None
         if split is not None and split.group is not None:
             groups = torch.from_numpy(self.by[part.rows.numpy()])
+        examined = part.examined
+        if examined is not None and not self.group.rank:
+            part = replace(part, examined=self.opened.with_dropped(examined, part.rows))
         weights, sums = part_weights(self.weights, part.rows, part.y, self.group)
         return replace(part, groups=groups, weights=weights, weight_sums=sums)
 
@@ -262,7 +265,7 @@ class _Scan:
             kept = kept[torch.from_numpy(self.weights > 0)]
         if labels is not None and request.split is not None:
             if not self.split:
-                self.by = _split_values(self.opened, request.split)
+                self.by = split_values(self.opened, request.split)
                 by = None if self.by is None else self.by[kept.numpy()]
                 found = request.split.parts(labels[kept], by)
                 self.split = {name: kept[places] for name, places in found.items()}
@@ -288,15 +291,6 @@ def _weights(opened: RowSource, weight: Any, labels: Tensor | None) -> Floats:
         where = f"{opened.path}, column {weight!r}"
         return checked_weights(where, opened.numbers(weight, "weight"))
     return checked_weights("weight", weight, None if labels is None else len(labels))
-
-
-def _split_values(opened: RowSource, split: Split) -> Any:
-    """What rows are split by beside the labels: numbers of groups, times, or None."""
-    if not isinstance(split.by, str):
-        return split.by
-    return (
-        opened.codes(split.by, "group") if split.time is None else opened.numbers(split.by, "time")
-    )
 
 
 def _labels(opened: RowSource, group: Group, request: TableRequest) -> tuple[Tensor, Target | None]:

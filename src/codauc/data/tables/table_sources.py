@@ -13,7 +13,9 @@ import torch
 from torch import Tensor
 
 from codauc._internal.files import regular_file
+from codauc.data.repeated_values import Examined
 from codauc.data.shards import block_shards, dealt
+from codauc.data.splits import Split
 from codauc.data.tables.arrays import Array, FromArray, open_array, open_arrays
 from codauc.data.tables.column_roles import LARGE, TableRequest, columns_of, no_column
 from codauc.data.tables.column_statistics import Floats
@@ -112,6 +114,25 @@ class FromTable:
         names = np.array([str(value) for value in found.codes])
         return names.argsort().argsort()[np.concatenate(codes)]
 
+    def with_dropped(self, examined: Examined, rows: Tensor) -> Examined:
+        """Examine also the columns that were dropped by name: mostly they are ids."""
+        first = rows.numpy()[: len(examined.marks)]
+        texts, end = dict(examined.texts), int(first.max(initial=-1)) + 1
+        for name in self.options.drop:
+            if self.table.kinds[name] in ("number", "category") and end:
+                texts[name] = self._first_values(name, end)[first].astype(np.uint64)
+        return examined._replace(texts=texts)
+
+    def _first_values(self, name: str, rows: int) -> Integers:
+        """A number for each value of a column, in the first `rows` rows; the rest is not read."""
+        found, codes, done = Vocabulary(), list[Integers](), 0
+        for numbers, batch in all_rows(self.table, [name]):
+            codes.append(found.encode(*texts_of(batch.column(0))))
+            done += len(numbers)
+            if done >= rows:
+                break
+        return np.concatenate(codes)[:rows]
+
     def numbers(self, name: str, what: str) -> Floats:
         """The numbers, or dates as numbers, in a column of all rows; none may be missing."""
         kinds = ("number", "time", "duration") if what == "time" else ("number",)
@@ -188,6 +209,15 @@ class FromTable:
 RowSource = FromTable | FromArray  # of which a worker reads a share
 
 
+def split_values(opened: RowSource, split: Split) -> Any:
+    """What rows are split by beside the labels: numbers of groups, times, or None."""
+    if not isinstance(split.by, str):
+        return split.by
+    return (
+        opened.codes(split.by, "group") if split.time is None else opened.numbers(split.by, "time")
+    )
+
+
 def open_table(
     path: Path, known: dict[str, str], locale: Locale | None = None, trained: Locale | None = None
 ) -> TableSource:
@@ -240,8 +270,10 @@ def _file(source: str | os.PathLike[str]) -> Path:
 
 def _known_kinds(options: TableRequest) -> dict[str, str]:
     """What columns are, where that need not be found from their values."""
-    kinds = dict.fromkeys(options.categories, "category")
     encoder = options.encoder
+    unread = {*options.drop, *(() if encoder is None else encoder.dropped)}
+    kinds = dict.fromkeys(unread - {*options.row_columns}, "category")
+    kinds |= dict.fromkeys(options.categories, "category")
     if encoder is not None:
         kinds |= encoder.kinds()
         kinds[encoder.target.name] = "category"
