@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import product
@@ -186,7 +185,8 @@ class CSVTable(TableSource):
             for name in columns
         }
         return reader.open_csv(
-            self._path if head is None else io.BytesIO(head),
+            # a Python file would be read by a thread that an exit of the program may kill
+            self._path if head is None else pa.BufferReader(head),
             reader.ReadOptions(
                 use_threads=False,
                 block_size=SAMPLE,
