@@ -125,6 +125,7 @@ def test_all_that_is_doubtful_is_one_error_that_names_the_arguments(tmp_path):
     with pytest.raises(ValueError, match="may have decimals or thousands") as caught:
         read_table(path, "y")
     said = str(caught.value)
+    assert "a.csv, line 2: 'a' (1.234)" in said
     assert all(f"{name!r}" in said for name in "abcd")
     assert "decimal='.'" in said
     assert "dayfirst=True" in said

@@ -88,7 +88,9 @@ class CSVTable(TableSource):
         try:
             written, said = notations(columns, locale, trained)
         except DoubtError as doubt:
-            raise ValueError(f"{self._path}: {doubt.text}.") from doubt
+            values = texts[doubt.names[0]]
+            row = next(row for row, value in enumerate(values) if value not in skipped)
+            raise ValueError(f"{self._path}, {self.lines([row])[row]}: {doubt.text}.") from doubt
         return written, said
 
     def _type(self, name: str, texts: list[str], known: str | None) -> Any:
