@@ -312,8 +312,8 @@ def test_messages_name_options_in_the_place_of_arguments(message, worded):
 
 
 def test_messages_of_a_command_name_only_its_own_options():
-    assert in_options("positive='a', target='y'", parsers()[1]["evaluate"].options) == (
-        "positive='a', --target y"
+    assert in_options("silo='a', target='y'", parsers()[1]["evaluate"].options) == (
+        "silo='a', --target y"
     )
 
 
