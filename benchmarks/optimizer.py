@@ -46,7 +46,7 @@ def ppdsg(model: nn.Module, **options: Any) -> Step:
 def repeated(opt: codauc.PPDSG) -> Step:
     """Its step, with the same class sums each time: a step uses them up."""
     sums = opt.loss.sums
-    kept = torch.tensor([[0.1, 0.9, 0.06, 0.45]])
+    kept = torch.tensor([[0.1, 0.9, 0.06, 0.45, 1.0]])
 
     def step() -> None:
         sums.grad = kept

@@ -195,7 +195,7 @@ class CoDA(RoundControls):
             "checkpoint" if again else "start",  # who goes on has not sent more in order to train
             stage=asdict(stage),
             tensors={name: " ".join(rest) for name, *rest in self.opt.trained.layout()},
-            step_sizes=[float(group["lr"]) for group in self.opt.param_groups],
+            step_sizes=[] if again else [float(group["lr"]) for group in self.opt.param_groups],
             last_round=self.schedule.synced_at,
             closed=self.closed,
         )
