@@ -46,7 +46,7 @@ class _Once(argparse.Action):
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option: str | None = None) -> None:
         """Called by the parser."""
-        if getattr(namespace, self.dest, None) is not parser.get_default(self.dest):
+        if getattr(namespace, self.dest, None) not in (None, parser.get_default(self.dest)):
             joined = " with commas between" if self.type is read_list else ""
             parser.error(f"{option} was given twice: expected it once{joined}.")
         setattr(namespace, self.dest, values)
