@@ -54,11 +54,11 @@ class CSVTable(TableSource):
         with readable(path, "CSV"):
             self._text = CSVText(path, locale.encoding, known)
             head = self._text.head
-            names = self._stream([], head=head).schema.names
+            names = self._stream([], head=head).column_names
             check_names(names, path)
             self._one_column = len(names) == 1
-            first = next(iter(self._stream(names, head=head)), None)
-        if first is None or not first.num_rows:
+            first = self._stream(names, head=head)
+        if not first.num_rows:
             raise ValueError(f"{path} has 0 rows: expected some; its columns are {listed(names)}.")
         self._missing = frozenset((*MISSING, *locale.na_values))
         texts = {name: first.column(i).to_pylist() for i, name in enumerate(names)}
@@ -177,15 +177,18 @@ class CSVTable(TableSource):
     def _stream(
         self, columns: Sequence[str], *, text: bool = False, head: bytes | None = None
     ) -> Any:
-        """Some columns of the file, or of its `head`, where all are texts."""
+        """Some columns of the file, as a stream, or of its `head`, where all are texts, at once.
+
+        A stream that is left reads on in a thread, which could outlive the program's own memory.
+        """
         text = text or head is not None
         pa, reader = arrow(), arrow("pyarrow.csv")
         types = {
             name: pa.string() if text or name in self._notations else self._types[name]
             for name in columns
         }
-        return reader.open_csv(
-            # a Python file would be read by a thread that an exit of the program may kill
+        read = reader.open_csv if head is None else reader.read_csv
+        return read(
             self._path if head is None else pa.BufferReader(head),
             reader.ReadOptions(
                 use_threads=False,
