@@ -110,7 +110,7 @@ def _copied(data: DataSettings, part: Part, keep: tuple[str, ...]) -> dict[str, 
             f"keep={sorted(taken)!r}: the file of scores has a column of its own of this "
             "name; expected others: rename it in the data."
         )
-    return columns | kept_columns(data.source, keep)
+    return columns | kept_columns(data.source, keep, data.encoding)
 
 
 @contextmanager

@@ -8,13 +8,14 @@ from typing import Any
 
 from codauc.data.tables.column_roles import no_column
 from codauc.data.tables.columnar_files import arrow
+from codauc.data.tables.locale import Locale
 from codauc.data.tables.table_sources import TABLES, open_table
 
 _ARRAYS = (".npy", ".npz")
 
 
-def kept_columns(source: str, names: Sequence[str]) -> dict[str, Any]:
-    """Some columns of all rows of a table, as arrays of pyarrow.
+def kept_columns(source: str, names: Sequence[str], encoding: str | None = None) -> dict[str, Any]:
+    """Some columns of all rows of a table, as arrays of pyarrow; `encoding` is that of a CSV file.
 
     Those of a CSV file are texts, none of them changed: 007 stays 007, and NA stays NA.
     """
@@ -26,7 +27,7 @@ def kept_columns(source: str, names: Sequence[str]) -> dict[str, Any]:
             f"keep={list(names)!r} with {source}: expected a table, whose columns have names "
             f"({', '.join(name for name in TABLES if name not in _ARRAYS)}); leave it out."
         )
-    table = open_table(path, dict.fromkeys(names, "category"))
+    table = open_table(path, dict.fromkeys(names, "category"), Locale(encoding=encoding))
     for name in names:
         if name not in table.kinds:
             raise ValueError(no_column(table.path, name, list(table.kinds)))

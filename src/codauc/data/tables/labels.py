@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from codauc._internal.checks import listed
+from codauc._internal.checks import listed, warn
 from codauc._internal.formats import share
 from codauc.data.tables.encoder import Target
 from codauc.data.tables.packed_rows import Vocabulary
@@ -108,11 +108,19 @@ def resolve(where: str, name: str, counts: Mapping[Any, int], positive: Any) -> 
         chosen = _known(values) or _rarer(counts)
     if chosen is None:
         rarest = str(min(counts.items(), key=lambda item: item[1])[0])
+        alike = [value for value in values if _spelling(value) == _spelling(rarest)]
         raise ValueError(
             f"{where}: got {len(values)} values, {_shown(counts)}, expected 0 and 1, or the "
-            f"positive ones by name: say for example positive={rarest!r}."
+            f"positive ones by name: say for example positive={alike if alike[1:] else rarest!r}."
         )
     negative = tuple(value for value in values if value not in chosen)
+    spellings = {_spelling(value) for value in chosen}
+    alike = [value for value in negative if _spelling(value) in spellings]
+    if alike and len(values) > 2:
+        warn(
+            f"{where}: {listed(alike, most=5)} counts as negative, though a positive value differs "
+            "only in upper and lower case or spaces; name it too if it is positive."
+        )
     if not negative:
         raise ValueError(
             f"positive={positive!r} names every value of {where}: expected some to be negative; "
@@ -229,3 +237,7 @@ def _shown(counts: Mapping[Any, int]) -> str:
     often = sorted(counts.items(), key=lambda item: -item[1])
     texts = [f"{value!r} ({count} times)" for value, count in often[:5]]
     return ", ".join(texts) + (", ..." if len(often) > 5 else "")
+
+
+def _spelling(value: Any) -> str:
+    return str(value).strip().casefold()
