@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
@@ -26,6 +27,9 @@ LEFT_OUT = {  # kinds that the program leaves out by itself, and why
     "id": "every value is another integer",
     "empty": "no value in any row",
 }
+
+_DATE = re.compile(r"\d{4}-\d\d?-\d\d?|\d\d?[./]\d\d?[./](\d\d){1,2}\b")
+_AMOUNT = re.compile(r"[($€£¥-]*\s*\d[\d.,]*\s*[%$€£¥)]*")
 
 
 @dataclass(frozen=True)
@@ -151,3 +155,34 @@ def _remarks(record: ColumnRecord) -> list[str]:
     if record.auc is not None:
         found.append(f"AUC alone {auc_text(record.auc)}")
     return [*found, *record.notes]
+
+
+def texts_to_convert(columns: Iterable[ColumnRecord]) -> list[str]:
+    """What to say of columns whose texts are dates or numbers to a person.
+
+    Those of a CSV file are read as such; the texts of a frame or of Parquet are taken as they are.
+
+    >>> record = ColumnRecord("when", "text", False, examples=("2024-12-31 10:00",))
+    >>> texts_to_convert([record])[0][:50]
+    "column 'when' holds texts, such as '2024-12-31 10:"
+    """
+    found = []
+    for record in columns:
+        kind = _looks_like(record.examples) if record.kind in ("text", "category") else ""
+        if kind:
+            became = "was taken for categories" if record.used else "was left out"
+            found.append(
+                f"column {record.name!r} holds texts, such as {record.examples[0]!r}, that look "
+                f"like {kind}, and {became}: convert it before (pandas.to_datetime, or to_numeric "
+                "without its signs), or save the table as CSV, where such texts are read."
+            )
+    return found
+
+
+def _looks_like(examples: Sequence[str]) -> str:
+    if examples and all(_DATE.match(example) for example in examples):
+        return "dates"
+    signs = any(sign in example for example in examples for sign in "$€£¥%,.")
+    if examples and signs and all(_AMOUNT.fullmatch(example) for example in examples):
+        return "numbers"
+    return ""

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from codauc._internal.checks import warn
 from codauc.data.binary_labels import thin_negatives
-from codauc.data.column_record import target_notes
+from codauc.data.column_record import target_notes, texts_to_convert
 from codauc.data.data_settings import DataSettings
 from codauc.data.dataset import DataSet, Part
 from codauc.data.fingerprint import Marks, file_marks, row_marks, total
@@ -215,7 +215,8 @@ def _open_table(
     opened = DataSet.of_table(
         parts["train"], parts.get("validation"), parts.get("test"), settings.watch
     )
-    return replace(opened, hints=(*hints, *target_notes(parts["train"].columns)))
+    columns = parts["train"].columns
+    return replace(opened, hints=(*hints, *target_notes(columns), *texts_to_convert(columns)))
 
 
 def _hints(parts: dict[str, Part]) -> tuple[str, ...]:
