@@ -54,11 +54,11 @@ class CSVTable(TableSource):
         with readable(path, "CSV"):
             self._text = CSVText(path, locale.encoding, known)
             head = self._text.head
-            names = self._stream([], head=head).column_names
+            names = self._stream([], head=head).schema.names
             check_names(names, path)
             self._one_column = len(names) == 1
-            first = self._stream(names, head=head)
-        if not first.num_rows:
+            first = next(iter(self._stream(names, head=head)), None)
+        if first is None or not first.num_rows:
             raise ValueError(f"{path} has 0 rows: expected some; its columns are {listed(names)}.")
         self._missing = frozenset((*MISSING, *locale.na_values))
         texts = {name: first.column(i).to_pylist() for i, name in enumerate(names)}
@@ -177,19 +177,15 @@ class CSVTable(TableSource):
     def _stream(
         self, columns: Sequence[str], *, text: bool = False, head: bytes | None = None
     ) -> Any:
-        """Some columns of the file, as a stream, or of its `head`, where all are texts, at once.
-
-        A stream that is left reads on in a thread, which could outlive the program's own memory.
-        """
+        """Some columns of the file, or of its `head`, where all are texts."""
         text = text or head is not None
         pa, reader = arrow(), arrow("pyarrow.csv")
         types = {
             name: pa.string() if text or name in self._notations else self._types[name]
             for name in columns
         }
-        read = reader.open_csv if head is None else reader.read_csv
-        return read(
-            self._path if head is None else pa.BufferReader(head),
+        return reader.open_csv(
+            self._path if head is None else _in_memory(head),
             reader.ReadOptions(
                 use_threads=False,
                 block_size=SAMPLE,
@@ -260,6 +256,18 @@ class CSVTable(TableSource):
         """Where rows are in the file, for messages."""
         found = self._text.lines_of(set(rows), empty_lines=self._one_column)
         return {row: f"line {found[row]}" if row in found else f"row {row}" for row in rows}
+
+
+def _in_memory(data: bytes) -> Any:
+    """The bytes as a file of pyarrow's own.
+
+    A stream that is left reads on in a thread; one that held Python's bytes could not let go of
+    them while the program ends, and would abort it.
+    """
+    pa = arrow()
+    copy = pa.BufferOutputStream()
+    copy.write(data)
+    return pa.BufferReader(copy.getvalue())
 
 
 def _plain_type(values: list[str]) -> Any:
