@@ -108,7 +108,8 @@ def _class_sums(
             h, positive = loss.scores(logits[:used]), positives(labels[:used])
             for row, mask in enumerate((~positive, positive)):
                 if weights:
-                    mask = (mask.t() * weights[0][:used].to(h)).t()
+                    sizes = weights[0][:used].to(h)
+                    mask = mask * (sizes if sizes.dim() == h.dim() else sizes.unsqueeze(1))
                 sums[row] += (h * mask).sum(0)
                 counts[row] += mask.sum(0)
             left -= len(h)

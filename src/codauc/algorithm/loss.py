@@ -49,7 +49,8 @@ class MinMaxAUCLoss(nn.Module):
     two, one of weight 0 not at all. F and the cross-entropy are then sums of weight times value,
     divided by the sum of the batch's weights; or, if the attribute `mean_weight` is set to that of
     all data, by it times the size of the batch: as repeated rows in expectation over random
-    batches. `pos_ratio` is needed, the share of positives among the weights.
+    batches. `pos_ratio` is needed, the share of positives among the weights. Weights of shape
+    [N, C] are those of each task.
 
     Values are checked on every batch on the CPU, and on the first batch elsewhere, because a check
     waits for the device; `validate=True` checks always, `validate=False` never.
@@ -87,6 +88,7 @@ class MinMaxAUCLoss(nn.Module):
         self.link = choice("link", link, LINKS)
         self.mix = real("mix", mix, least=0, remedy="use 0 for F alone")
         self.mean_weight: float | None = None  # of all data, to divide weights by
+        self.one_label = False  # whether all tasks have the same label: members of an ensemble
         self.validate = validate
         self._checked = False
         self.has_optimizer = False  # whether a PPDSG or PPDAdam moves a, b and alpha
@@ -265,4 +267,6 @@ class MinMaxAUCLoss(nn.Module):
 
     def aligned(self, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Logits and labels of one shape: [N] for one task, [N, C] for C."""
+        if self.one_label and labels.dim() == 1:
+            labels = labels.unsqueeze(1).expand(-1, self.tasks)
         return aligned(logits, labels, self.tasks)

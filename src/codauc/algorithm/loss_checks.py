@@ -72,21 +72,25 @@ def aligned(logits: Any, labels: Any, tasks: int) -> tuple[Tensor, Tensor]:
     return (logits.flatten(), labels.flatten()) if tasks == 1 else (logits, labels)
 
 
-def checked_weights(weights: Any, size: int, *, values: bool) -> Tensor:
-    """One weight for each sample of a batch, shape [N]; with `values` also what they are."""
+def checked_weights(weights: Any, shape: tuple[int, ...], *, values: bool) -> Tensor:
+    """Weights for logits of this shape: one for each sample, or one for each of its tasks.
+
+    The result has as many dimensions as the logits. With `values` what they are is checked, too.
+    """
     if not isinstance(weights, Tensor):
         raise ValueError(
             f"weights: got {type(weights).__name__}, expected a tensor; use torch.as_tensor."
         )
-    if weights.shape not in ((size,), (size, 1)):
+    size, *tasks = shape
+    if weights.shape not in ((size,), (size, 1), shape):
         raise ValueError(
             f"weights of shape {list(weights.shape)}: expected one per sample, [{size}]."
         )
-    found: Tensor = weights.flatten()
+    found: Tensor = weights.reshape(size, -1) if tasks else weights.flatten()
     if values and not (found.isfinite() & (found >= 0)).all():
-        bad = (~(found.isfinite() & (found >= 0))).nonzero().flatten()
+        bad = (~(found.isfinite() & (found >= 0))).nonzero()[0].tolist()
         raise ValueError(
-            f"weights: got {float(found[bad[0]]):g} for sample {int(bad[0])} of the batch; "
+            f"weights: got {float(found[tuple(bad)]):g} for sample {bad[0]} of the batch; "
             "expected finite numbers >= 0; leave the sample out, or give it 0."
         )
     return found

@@ -11,7 +11,7 @@ from codauc.algorithm.loss_checks import checked_weights
 def weighted(given: Given, weights: Any, mean_weight: float | None, *, check: bool) -> Given:
     """The same batch with weights, as multiples of `mean_weight`, or of the batch's own mean."""
     marks = given.marks
-    checked = checked_weights(weights, len(marks), values=check)
+    checked = checked_weights(weights, tuple(marks.shape), values=check)
     found = checked.to(marks.device, marks.dtype)
     if mean_weight is None:
         mean = found.mean()
@@ -23,7 +23,6 @@ def weighted(given: Given, weights: Any, mean_weight: float | None, *, check: bo
         found = found / mean
     else:
         found = found / mean_weight
-    found = found if marks.dim() == 1 else found.unsqueeze(1)
     share: Any = (found * marks).mean(0)
     whole: Any = found.mean(0)
     if isinstance(given.pos_ratio, float):

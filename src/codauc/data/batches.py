@@ -40,7 +40,7 @@ class Batches(Iterator[tuple[Tensor, ...]]):
     depend on the share of positives, and F keeps its saddle point up to a factor if p is the share
     that is drawn: give the loss `pos_ratio=batches.sampled_ratio`, or let it estimate p.
 
-    With `weights`, one per sample, batches are `(x, y, weights)`.
+    With `weights`, one per sample, or one for each task of it, batches are `(x, y, weights)`.
 
     `augment(x, generator)` changes each whole batch; its generator depends on the position alone.
     With `loaders=n` samples are read ahead by n processes, which pays for images to be decoded.
@@ -76,7 +76,7 @@ class Batches(Iterator[tuple[Tensor, ...]]):
     ) -> None:
         self.x, self.y = _checked(as_rows(x), y)
         self.weights = None if weights is None else torch.as_tensor(weights)
-        if self.weights is not None and self.weights.shape != (len(self.x),):
+        if self.weights is not None and self.weights.shape[:1] != (len(self.x),):
             raise ValueError(
                 f"weights of shape {list(self.weights.shape)} for {len(self.x)} samples: expected "
                 "one per sample."

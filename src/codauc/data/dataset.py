@@ -27,7 +27,8 @@ class Part:
     differs for different data. `examined` is what hints are made of. `groups` are numbers of the
     groups that a split keeps together. `notes` say what is odd about data that are read with the
     encoder of a training set. `weights` are how much each sample counts, and `weight_sums` the sums
-    of all workers' weights: of positives, and of all.
+    of all workers' weights: of positives, and of all. `folds` say of which member of an ensemble
+    each sample is held out.
     """
 
     x: Any
@@ -41,6 +42,7 @@ class Part:
     groups: Tensor | None = field(default=None, repr=False)
     notes: tuple[str, ...] = field(default=(), repr=False)
     weights: Tensor | None = field(default=None, repr=False)
+    folds: Tensor | None = field(default=None, repr=False)
     weight_sums: tuple[float, float] = field(default=(0.0, 0.0), repr=False)
 
     @property
@@ -105,4 +107,4 @@ class DataSet:
         if self.shape:
             return "convnet", {"in_channels": self.shape[0]}
         assert self.encoder is not None
-        return "tabular", self.encoder.network()
+        return "tabular-ensemble", self.encoder.network()

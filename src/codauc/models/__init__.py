@@ -5,6 +5,7 @@ from codauc.models.registry import build
 from codauc.models.resnet import ResNet18, ResNet20, ResNet50
 from codauc.models.small_networks import MLP, ConvNet, PatchNet
 from codauc.models.tabular import TabularNet
+from codauc.models.tabular_ensemble import TabularEnsemble
 
 __all__ = [
     "MLP",
@@ -13,6 +14,7 @@ __all__ = [
     "ResNet18",
     "ResNet20",
     "ResNet50",
+    "TabularEnsemble",
     "TabularNet",
     "build",
     "load_pretrained",

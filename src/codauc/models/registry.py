@@ -11,10 +11,14 @@ from codauc._internal.imports import imported_class, is_import_path
 from codauc.models.resnet import ResNet18, ResNet20, ResNet50
 from codauc.models.small_networks import MLP, ConvNet, PatchNet
 from codauc.models.tabular import TabularNet
+from codauc.models.tabular_ensemble import TabularEnsemble
 
 MODELS: dict[str, type[nn.Module]] = {
     model.model_name: model
-    for model in (ConvNet, MLP, PatchNet, ResNet18, ResNet20, ResNet50, TabularNet)
+    for model in (
+        *(ConvNet, MLP, PatchNet, ResNet18, ResNet20, ResNet50),
+        *(TabularNet, TabularEnsemble),
+    )
 }
 IN_CHANNELS = ("patchnet", "resnet18", "resnet20", "resnet50")  # take the images' channels
 
@@ -22,9 +26,10 @@ IN_CHANNELS = ("patchnet", "resnet18", "resnet20", "resnet50")  # take the image
 def build(name: str, /, **arguments: Any) -> nn.Module:
     """The network called `name`, made with `arguments`.
 
-    `name` is one of "convnet", "mlp", "patchnet", "resnet18", "resnet20", "resnet50" and
-    "tabular", or the import path "package.module:Class" of an `nn.Module`. Importing a module runs
-    it, so take such names from people you trust. What the class raises becomes a ValueError.
+    `name` is one of "convnet", "mlp", "patchnet", "resnet18", "resnet20", "resnet50", "tabular"
+    and "tabular-ensemble", or the import path "package.module:Class" of an `nn.Module`. Importing a
+    module runs it, so take such names from people you trust. What the class raises becomes a
+    ValueError.
     For the first kind `build(model.model_name, **model.arguments)` is the same architecture again.
 
     >>> build("mlp", inputs=3, widths=[4]).arguments

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +25,61 @@ from codauc.models.base import (
 )
 
 
-class TabularNet(Model, name="tabular"):
+class TableModel(Model):
+    """What networks for tables share: their inputs are [N, numbers + len(categories)]."""
+
+    sizes: Tensor
+    pieces: Pieces | None
+
+    def __init__(self, *, numbers: int, categories: Iterable[int], **others: Any) -> None:
+        remedy = "its codes are 0 to size - 1"
+        categories = positive("categories", "category size", categories, remedy, MOST_COLUMNS)
+        remedy = "it is the number of columns that are not categories"
+        least = 0 if categories else 1
+        numbers = whole("numbers", numbers, least=least, most=MOST, remedy=remedy)
+        remedy = "use 0 for none"
+        others["dropout"] = real("dropout", others["dropout"], least=0, below=1, remedy=remedy)
+        remedy = "use 0 for the numbers alone"
+        pieces = whole("pieces", others.pop("pieces"), least=0, most=MOST, remedy=remedy)
+        super().__init__(numbers=numbers, categories=categories, **others, pieces=pieces)
+        self.numbers = numbers
+        # Follows the model to its device; the architecture says it, so it is not saved.
+        self.register_buffer("sizes", torch.tensor(categories, dtype=torch.long), persistent=False)
+
+    def fit_pieces(self, x: Tensor) -> None:
+        """Set the ranges of the numbers from rows of training data; without pieces do nothing."""
+        self.check_rows(x)
+        if self.pieces is not None:
+            self.pieces.fit(x[:, : self.numbers])
+
+    def columns(self, x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """The numbers [N, numbers] and the codes of each category, checked."""
+        self.check_rows(x)
+        numbers, codes = x[:, : self.numbers], x[:, self.numbers :]
+        # meta tensors have no values to check, and a traced graph takes no decisions
+        if len(self.sizes) and not x.is_meta and not _is_traced():
+            _check_codes(codes, self.sizes)
+        return numbers, codes.long().unbind(dim=1)
+
+    def check_rows(self, x: Tensor) -> None:
+        """Refuse `x` unless it has the columns the model was made for."""
+        categories = self.arguments["categories"]
+        columns = self.numbers + len(categories)
+        if x.dim() != 2 or x.shape[1] != columns:
+            raise ValueError(
+                f"x of shape {list(x.shape)}: expected [N, {columns}], {self.numbers} numbers then "
+                f"{len(categories)} category codes; give the columns the model was made for."
+            )
+        check_floats(self, x)
+        largest, exact = max(categories, default=0), 2 / torch.finfo(x.dtype).eps
+        if largest > exact:
+            raise ValueError(
+                f"x of {x.dtype} holds whole numbers exactly up to {exact:g} only: expected a "
+                f"dtype for the codes of a category of size {largest}; use float32."
+            )
+
+
+class TabularNet(TableModel, name="tabular"):
     """A network for tables: x of shape [N, numbers + len(categories)] to logits.
 
     The first columns are numbers, best standardised. Each further column holds the codes of a
@@ -44,8 +99,6 @@ class TabularNet(Model, name="tabular"):
     torch.Size([2])
     """
 
-    sizes: Tensor
-
     @known_arguments
     def __init__(
         self,
@@ -56,24 +109,15 @@ class TabularNet(Model, name="tabular"):
         dropout: float = 0.0,
         pieces: int = 0,
     ) -> None:
-        remedy = "its codes are 0 to size - 1"
-        categories = positive("categories", "category size", categories, remedy, MOST_COLUMNS)
-        remedy = "it is the number of columns that are not categories"
-        least = 0 if categories else 1
-        numbers = whole("numbers", numbers, least=least, most=MOST, remedy=remedy)
-        widths, outputs = checked_widths(widths), checked_outputs(outputs)
-        dropout = real("dropout", dropout, least=0, below=1, remedy="use 0 for none")
-        remedy = "use 0 for the numbers alone"
-        pieces = whole("pieces", pieces, least=0, most=MOST, remedy=remedy)
         super().__init__(
             numbers=numbers,
             categories=categories,
-            widths=widths,
-            outputs=outputs,
+            widths=checked_widths(widths),
+            outputs=checked_outputs(outputs),
             dropout=dropout,
             pieces=pieces,
         )
-        self.numbers = numbers
+        numbers, categories, widths, outputs, dropout, pieces = self.arguments.values()
         inputs = numbers * (1 + pieces) + sum(map(embedding_width, categories))
         embedded = sum(size * embedding_width(size) for size in categories)
         check_size(2 * numbers * pieces + embedded + products((inputs, *widths, outputs)))
@@ -81,42 +125,14 @@ class TabularNet(Model, name="tabular"):
         self.embeddings = nn.ModuleList(map(_embedding, categories))
         self.layers = dense((inputs, *widths), dropout)
         self.head = nn.Linear([inputs, *widths][-1], outputs)
-        # Follows the model to its device; the architecture says it, so it is not saved.
-        self.register_buffer("sizes", torch.tensor(categories, dtype=torch.long), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits of the rows `x`."""
-        self._check(x)
-        numbers, codes = x[:, : self.numbers], x[:, self.numbers :]
-        # meta tensors have no values to check, and a traced graph takes no decisions
-        if self.embeddings and not x.is_meta and not _is_traced():
-            _check_codes(codes, self.sizes)
+        numbers, codes = self.columns(x)
         if self.pieces is not None:
             numbers = self.pieces(numbers)
-        columns = codes.long().unbind(dim=1)
-        embedded = [table(column) for table, column in zip(self.embeddings, columns, strict=True)]
+        embedded = [table(column) for table, column in zip(self.embeddings, codes, strict=True)]
         return one_or_more(self.head(self.layers(torch.cat([numbers, *embedded], dim=1))))
-
-    def fit_pieces(self, x: Tensor) -> None:
-        """Set the ranges of the numbers from rows of training data; without pieces do nothing."""
-        self._check(x)
-        if self.pieces is not None:
-            self.pieces.fit(x[:, : self.numbers])
-
-    def _check(self, x: Tensor) -> None:
-        columns = self.numbers + len(self.embeddings)
-        if x.dim() != 2 or x.shape[1] != columns:
-            raise ValueError(
-                f"x of shape {list(x.shape)}: expected [N, {columns}], {self.numbers} numbers then "
-                f"{len(self.embeddings)} category codes; give the columns the model was made for."
-            )
-        check_floats(self, x)
-        largest, exact = max(self.arguments["categories"], default=0), 2 / torch.finfo(x.dtype).eps
-        if largest > exact:
-            raise ValueError(
-                f"x of {x.dtype} holds whole numbers exactly up to {exact:g} only: expected a "
-                f"dtype for the codes of a category of size {largest}; use float32."
-            )
 
 
 def _is_traced() -> bool:

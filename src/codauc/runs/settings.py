@@ -62,7 +62,9 @@ class Recipe:
     few. `average` is what is evaluated: the mean of the models since the last evaluation
     ("window"), a stage's last model ("none"), or, when it ends, the mean of its iterates ("stage").
     `select` is the model that is kept: "steady" takes the latest one that is not worse than the
-    best by more than its standard error, "best" the best, "last" the last.
+    best by more than its standard error, "best" the best, "last" the last. With `linear_start`
+    the linear models of a table's network begin as logistic regression. With `crossed` no row is
+    held out for validation: each is held out of one member of the network.
     """
 
     name: str = setting(
@@ -71,7 +73,7 @@ class Recipe:
     optimizer: str = setting(
         "adam", "adaptive or plain gradient steps ({default})", choices=("adam", "sgd"))
     lr: float = setting(
-        1e-3, "step size of the first stage ({default}; sgd: 0.1)", metavar="ETA", above=0,
+        3e-3, "step size of the first stage (tables: {default}; images: 0.001; sgd: 0.1)", metavar="ETA", above=0,
         remedy="use a positive step size, such as 0.001")
     dual_lr: float = setting(
         0.1,
@@ -124,6 +126,8 @@ class Recipe:
         remedy="it is the number of evaluations on the validation set")
     dual_samples: int = setting(1024, least=1, remedy="alpha is estimated from samples")
     initial_bias: bool = True
+    linear_start: bool = True
+    crossed: bool = False
     start: str = setting(
         "zero",
         "first values of a, b and alpha: 0 as in the paper, or estimated for the first weights "

@@ -7,6 +7,7 @@ import os
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -16,24 +17,30 @@ from codauc.algorithm.ppdadam import PPDAdam
 from codauc.algorithm.ppdsg import PPDSG
 from codauc.data import Batches
 from codauc.data.dataset import DataSet, Part
-from codauc.data.rows import as_rows
-from codauc.models import TabularNet, build
+from codauc.data.rows import Rows, as_rows
+from codauc.models import TabularEnsemble, build
 from codauc.models.pretrained import load_pretrained
 from codauc.models.registry import IN_CHANNELS
+from codauc.models.tabular import TableModel
 from codauc.runs.settings import ModelSettings, Recipe, RunSettings
-from codauc.training.recipe import SYNC_EVERY, Facts, resolve
+from codauc.training.crossed import can_cross, member_weights
+from codauc.training.linear_start import start_linear_models
+from codauc.training.recipe import SYNC_EVERY, Facts, resolve, table_network
 from codauc.workers.agreement import together
 from codauc.workers.group import Group
 
 _EDGE_ROWS = 20_000  # of all workers, to set a table's ranges
-_EDGE_CELLS = 1 << 25  # values of a worker in them: 128 MB
-_TABULAR = {"widths": [256, 256], "dropout": 0.2, "pieces": 8}  # the default network of a table
-_WIDE = 2000  # numbers from which on it has no pieces, which would be most of its weights
+_CELLS = 1 << 25  # values of a worker in some rows: 128 MB
+_LINEAR_ROWS = 100_000  # of all workers, to fit linear models
+_LINEAR_DECAY = 0.1  # of the networks' weight decay, for the linear models beside them
 
 
 def resolve_settings(settings: RunSettings, opened: DataSet, workers: int) -> RunSettings:
     """The settings with everything decided that was left open."""
-    facts = Facts(opened.train.samples, opened.train.positives, bool(opened.shape))
+    model = _network(settings.model, opened)
+    crossable = can_cross(opened, settings, model)
+    train = opened.train
+    facts = Facts(train.samples, train.positives, bool(opened.shape), crossable)
     recipe = resolve(settings.recipe, workers, facts)
     if settings.data.watch == "test" and recipe.select != "last":
         raise ValueError(
@@ -51,7 +58,6 @@ def resolve_settings(settings: RunSettings, opened: DataSet, workers: int) -> Ru
     every = settings.communication.sync_every or (SYNC_EVERY if workers > 1 else None)
     communication = replace(settings.communication, workers=workers, sync_every=every)
     device = resolve_device(settings.device, processes=workers > 1 and not communication.simulate)
-    model = _network(settings.model, opened)
     settings = replace(settings, data=data, model=model, device=device)
     return replace(settings, recipe=recipe, communication=communication)
 
@@ -60,9 +66,10 @@ def _network(asked: ModelSettings, opened: DataSet) -> ModelSettings:
     """The network by name, with the arguments that the data decide where they are not given."""
     usual, arguments = opened.network()
     name = usual if asked.name == "auto" else asked.name
-    if asked.name == "auto" and name == "tabular":
-        wide = {"pieces": 0} if arguments["numbers"] > _WIDE else {}
-        arguments = {**arguments, **_TABULAR, **wide}
+    if asked.name == "auto" and name == "tabular-ensemble":
+        arguments = {**arguments, **table_network(opened.train, arguments["numbers"])}
+    elif name == "tabular":
+        pass
     elif name == "mlp":
         encoder = opened.encoder
         inputs = math.prod(opened.shape) if opened.shape or encoder is None else encoder.inputs
@@ -110,11 +117,11 @@ def make_model(settings: RunSettings, rows: Tensor, ratio: float) -> nn.Module:
     """The network of resolved settings; `rows` are some inputs, `ratio` the share of positives."""
     chosen = settings.model
     model = build(chosen.name, **chosen.arguments)
-    if isinstance(model, TabularNet):
+    if isinstance(model, TableModel):
         model.fit_pieces(rows)
-    head = getattr(model, "head", None)
-    if settings.recipe.initial_bias and isinstance(head, nn.Linear) and head.bias is not None:
-        nn.init.constant_(head.bias, math.log(ratio / (1 - ratio)))
+    bias = getattr(getattr(model, "head", None), "bias", None)
+    if settings.recipe.initial_bias and isinstance(bias, nn.Parameter):
+        nn.init.constant_(bias, math.log(ratio / (1 - ratio)))
     if chosen.pretrained is not None:
         load_pretrained(model, chosen.pretrained)
     return model
@@ -128,6 +135,12 @@ def make_optimizer(model: nn.Module, loss: MinMaxAUCLoss, recipe: Recipe) -> PPD
         "weight_decay": recipe.weight_decay,
         "average": recipe.average == "stage",
     }
+    if isinstance(model, TabularEnsemble):
+        linear = list(model.linear.parameters())
+        known = {id(parameter) for parameter in linear}
+        others = [parameter for parameter in model.parameters() if id(parameter) not in known]
+        decay = _LINEAR_DECAY * recipe.weight_decay
+        shared["params"] = [{"params": others}, {"params": linear, "weight_decay": decay}]
     if recipe.optimizer == "adam":
         betas = (recipe.momentum, 0.999)
         return PPDAdam(model, loss, dual_lr=recipe.dual_lr, betas=betas, **shared)
@@ -144,6 +157,9 @@ def make_batches(settings: RunSettings, part: Part, group: Group, notes: list[st
             share = least if ratio < least else 1 - least
     size, seed = settings.recipe.batch_size, settings.seed
     weights = _relative_weights(part, balanced=share is not None)
+    if part.folds is not None:
+        each = member_weights(part, settings.model.arguments["members"])
+        weights = each if weights is None else each * weights.unsqueeze(1)
     options: dict[str, Any] = {"seed": seed, "worker": group.rank, "balanced": share}
     return Batches(part.x, part.y, size, weights=weights, **options)
 
@@ -176,12 +192,21 @@ def make_engine(
     def network() -> nn.Module:
         if model is not None:
             return model
-        return make_model(settings, _some_rows(part, group.size), ratio)
+        x = as_rows(part.x)
+        return make_model(settings, x.gather(_some(x, _EDGE_ROWS, group)), ratio)
 
-    trained = together(group, network, "start").to(device)
+    trained = together(group, network, "start")
+    members = 1
+    if model is None and isinstance(trained, TabularEnsemble):
+        members = trained.arguments["members"]
+        if recipe.linear_start:
+            _start_linear(trained, part, group)
+    trained = trained.to(device)
     # rounds find out whether numbers are finite, so the loss does not
-    loss = MinMaxAUCLoss(pos_ratio=ratio, mix=recipe.mix, validate=False).to(device)
-    loss.mean_weight = None if part.weights is None else 1.0
+    ratios = ratio if members == 1 else [ratio] * members
+    loss = MinMaxAUCLoss(pos_ratio=ratios, mix=recipe.mix, validate=False).to(device)
+    loss.one_label = members > 1
+    loss.mean_weight = None if part.weights is None and part.folds is None else 1.0
     loss.ratio_told = True  # it is the share in all data, whatever the workers draw
     opt = make_optimizer(trained, loss, recipe)
     coda = CoDA(opt, group, compress=ways.compress, delay=ways.delay)
@@ -190,12 +215,28 @@ def make_engine(
     return coda
 
 
-def _some_rows(part: Part, workers: int) -> Tensor:
-    """Rows from the whole of a worker's part, as many as are needed and take little memory."""
-    x = as_rows(part.x)
-    most = max(1, _EDGE_CELLS // x.gather(torch.tensor([0])).numel())
-    count = min(len(x), max(1, _EDGE_ROWS // workers), most)
-    return x.gather(torch.linspace(0, len(x) - 1, count).long())
+def _some(x: Rows, count: int, group: Group) -> Tensor:
+    """The numbers of rows from the whole of a worker's part, as many as take little memory."""
+    most = max(1, _CELLS // x.gather(torch.tensor([0])).numel())
+    count = min(len(x), max(1, count // group.size), most)
+    return torch.linspace(0, len(x) - 1, count).long()
+
+
+def _start_linear(model: TabularEnsemble, part: Part, group: Group) -> None:
+    """Give an ensemble's linear models the weights of logistic regression."""
+    assert part.y is not None
+    x, members = as_rows(part.x), model.arguments["members"]
+    numbers = torch.cat([_some(x, _LINEAR_ROWS, group), part.y.bool().nonzero().flatten()])
+    numbers = torch.from_numpy(np.unique(numbers[: 2 * _LINEAR_ROWS].numpy()))  # all rare ones
+    y = part.y[numbers].bool()
+    negatives = len(part.y) - int(part.y.bool().sum())
+    weights = torch.where(y, 1.0, negatives / max(1, int((~y).sum()))).unsqueeze(1)
+    if part.folds is not None:
+        weights = weights * member_weights(part, members)[numbers]
+    if part.weights is not None:
+        weights = weights * part.weights[numbers].float().unsqueeze(1)
+    weights = weights.expand(-1, members).contiguous()
+    start_linear_models(model, x.gather(numbers), y, weights, group)
 
 
 def usable_device(name: str) -> torch.device:

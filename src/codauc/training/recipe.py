@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 from codauc.algorithm.schedules import Stage, geometric
+from codauc.data.dataset import Part
 from codauc.runs.settings import CommunicationSettings, Recipe, first_period
 
 SYNC_EVERY = 32
@@ -16,6 +18,7 @@ _WARM_UP = 0.05  # the share of the run in which the step size rises
 _MANY = 1000  # positives with which cross-entropy counts as much as the min-max objective, and
 # steps after the warm start are as large as before
 _EPOCHS, _LEAST_STEPS, _MOST_STEPS = 40, 1000, 4000
+_WIDE = 2000  # numbers from which on a table's network has no pieces, most of its weights
 
 # The paper's experiments: section 5, with the smallest T_0 and the largest eta_0 of its grid.
 PAPER = Recipe(
@@ -41,11 +44,15 @@ PAPER = Recipe(
 
 @dataclass(frozen=True)
 class Facts:
-    """What a recipe asks of the data: training samples, positives, and whether they are images."""
+    """What a recipe asks of the data: training samples, positives, and whether they are images.
+
+    `crossable` says whether the members of the network can validate each other.
+    """
 
     samples: int
     positives: int
     images: bool
+    crossable: bool = False
 
 
 @dataclass(frozen=True)
@@ -90,15 +97,22 @@ def _default(recipe: Recipe, workers: int, facts: Facts) -> Recipe:
     parts = sum(factor**s for s in range(stages))
     return Recipe(
         name=recipe.name,
-        lr=0.1 if plain else Recipe.lr,
+        lr=0.1 if plain else 1e-3 if facts.images else Recipe.lr,
         weight_decay=0.0 if facts.images or plain else Recipe.weight_decay,
         batch_size=batch,
         steps=max(1, round(total * (1 - warm if warm < 1 else 1) / parts)),
         warm_start=warm,
         average="none" if facts.images else Recipe.average,  # BatchNorm's statistics would not fit
         mix=min(1.0, round(facts.positives / _MANY, 4)),
+        crossed=facts.crossable and facts.positives < _MANY,
         min_max_scale=1.0 if plain else math.sqrt(min(1.0, max(1, facts.positives) / _MANY)),
     )
+
+
+def table_network(train: Part, numbers: int) -> dict[str, Any]:
+    """The arguments of a table's network, beside its columns."""
+    pieces = 0 if numbers > _WIDE else 8
+    return {"members": 5, "widths": [128, 128], "dropout": 0.2, "pieces": pieces}
 
 
 def plan(recipe: Recipe, communication: CommunicationSettings) -> Plan:

@@ -20,6 +20,7 @@ from codauc.runs.checkpoints import Found
 from codauc.runs.directory import Record
 from codauc.runs.settings import RunSettings
 from codauc.training.build import make_batches, make_engine
+from codauc.training.crossed import crossed
 from codauc.training.recipe import factor_of, plan
 from codauc.training.run_state import (
     JournalState,
@@ -100,6 +101,8 @@ class RunProgress:
         data: Mapping[str, Any],
         model: nn.Module | None = None,
     ) -> None:
+        if settings.recipe.crossed:
+            opened = crossed(opened, settings, group)
         self.settings, self.opened, self.group, self.data = settings, opened, group, data
         self.recipe, train, notes = settings.recipe, opened.train, list(opened.hints)
         if settings.data.weight is not None:
@@ -146,7 +149,7 @@ class RunProgress:
             auc_high=result.auc.high,
             positive_mean=float(h[y].mean()),
             negative_mean=float(h[~y].mean()),
-            **{name: float(getattr(loss, name).detach()) for name in ("a", "b", "alpha")},
+            **{name: float(getattr(loss, name).mean()) for name in ("a", "b", "alpha")},
             drift=result.drift,
             **{name: ledger[name] for name in TIMES},
             stage_end=stage_end,

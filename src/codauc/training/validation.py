@@ -205,10 +205,29 @@ class Validation:
 
 
 def scores_of(model: nn.Module, part: Part) -> NDArray[Any]:
-    """The logits of a worker's samples, as float32."""
+    """The logits of a worker's samples, as float32; where these have folds, of unseen samples."""
     if not len(part.x):
         return np.empty(0, np.float32)
-    return logits_of(model, part.x).astype(np.float32, copy=False)
+    if part.folds is None:
+        return logits_of(model, part.x).astype(np.float32, copy=False)
+    found = np.empty(len(part.x), np.float32)
+    for member in np.unique(part.folds.numpy()).tolist():
+        rows = (part.folds == member).nonzero().flatten()
+        found[rows.numpy()] = logits_of(_Member(model, member), part.x[rows])
+    return found
+
+
+class _Member(nn.Module):
+    """One member of an ensemble."""
+
+    def __init__(self, ensemble: nn.Module, number: int) -> None:
+        super().__init__()
+        self.ensemble, self.number = ensemble, number
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Its logits."""
+        found: Tensor = self.ensemble(x, member=self.number)
+        return found
 
 
 def check_scores(

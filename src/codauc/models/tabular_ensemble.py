@@ -1,0 +1,136 @@
+"""Several networks for tables in one: members side by side, each beside a linear model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import dropout as drop
+
+from codauc._internal.checks import known_arguments, whole
+from codauc.models.base import MOST_LAYERS, check_size, checked_widths, products
+from codauc.models.tabular import Pieces, TableModel, embedding_width
+
+
+class TabularEnsemble(TableModel, name="tabular-ensemble"):
+    """Members side by side, each a network for tables: x [N, numbers + len(categories)] to logits.
+
+        logit_j(x) = network_j(x) + linear_j(x),    logit(x) = mean of logit_j(x) over the members
+
+    The inputs are those of `TabularNet`: numbers, best standardised, then codes of categories. A
+    member is a network of its own (embeddings, layers with a ReLU and dropout, head) and a linear
+    model of asinh of the numbers and of the categories. Members share no weight, so that a member
+    knows nothing of rows that it was not trained on. All are computed together, which takes less
+    time than one after the other.
+
+    In training mode the result is every member's logits, [N, members], for
+    `MinMaxAUCLoss(pos_ratio=[p] * members)` with the labels of each row repeated; in evaluation
+    mode their mean, [N]. `member` asks for the logits of one, [N], in either mode.
+
+    >>> net = TabularEnsemble(numbers=2, categories=[3], members=4)
+    >>> x = torch.tensor([[0.5, -1.0, 0.0], [1.5, 0.3, 2.0]])
+    >>> net(x).shape, net(x, member=3).shape, net.eval()(x).shape
+    (torch.Size([2, 4]), torch.Size([2]), torch.Size([2]))
+    """
+
+    @known_arguments
+    def __init__(
+        self,
+        numbers: int,
+        categories: Iterable[int] = (),
+        members: int = 4,
+        widths: Iterable[int] = (128, 128),
+        dropout: float = 0.0,
+        pieces: int = 0,
+    ) -> None:
+        remedy = "use 1 for a single network"
+        super().__init__(
+            numbers=numbers,
+            categories=categories,
+            members=whole("members", members, least=1, most=MOST_LAYERS, remedy=remedy),
+            widths=checked_widths(widths),
+            dropout=dropout,
+            pieces=pieces,
+        )
+        numbers, categories, members, widths, self.dropout, pieces = self.arguments.values()
+        sizes = [numbers * (1 + pieces) + sum(map(embedding_width, categories)), *widths]
+        rows = sum(size * (1 + embedding_width(size)) for size in categories)
+        check_size(members * (2 * numbers * (1 + pieces) + rows + products((*sizes, 1))))
+        self.pieces = Pieces(numbers, pieces) if pieces else None
+        self.embeddings = nn.ModuleList(
+            MemberEmbedding(members, size, embedding_width(size)) for size in categories
+        )
+        self.layers = nn.ModuleList(MemberLinear(members, *pair) for pair in pairwise(sizes))
+        self.head = MemberLinear(members, sizes[-1], 1)
+        self.linear = LinearModels(members, numbers, categories)
+
+    def forward(self, x: Tensor, member: int | None = None) -> Tensor:
+        """Logits of the rows `x`: of each member in training, their mean in evaluation."""
+        chosen = slice(None) if member is None else slice(member, member + 1)
+        numbers, codes = self.columns(x)
+        found: Tensor = self._networks(numbers, codes, chosen) + self.linear(numbers, codes, chosen)
+        if member is not None:
+            return found[0]
+        return found.t() if self.training else found.mean(0)
+
+    def _networks(self, numbers: Tensor, codes: tuple[Tensor, ...], chosen: slice) -> Tensor:
+        shared = numbers if self.pieces is None else self.pieces(numbers)
+        parts = [
+            table(column, chosen) for table, column in zip(self.embeddings, codes, strict=True)
+        ]
+        count = len(self.head.bias[chosen])
+        z = torch.cat([shared.expand(count, -1, -1), *parts], dim=2)
+        for layer in self.layers:
+            z = drop(layer(z, chosen).relu(), self.dropout, self.training)
+        found: Tensor = self.head(z, chosen)
+        return found.squeeze(2)
+
+
+class MemberLinear(nn.Module):
+    """A linear layer of each member: [members, N, inputs] to [members, N, outputs]."""
+
+    def __init__(self, members: int, inputs: int, outputs: int) -> None:
+        super().__init__()
+        bound = 1 / math.sqrt(max(1, inputs))  # as nn.Linear begins
+        self.weight = nn.Parameter(torch.empty(members, inputs, outputs).uniform_(-bound, bound))
+        self.bias = nn.Parameter(torch.empty(members, 1, outputs).uniform_(-bound, bound))
+
+    def forward(self, x: Tensor, chosen: slice) -> Tensor:
+        """The outputs of the chosen members."""
+        return torch.baddbmm(self.bias[chosen], x, self.weight[chosen])
+
+
+class MemberEmbedding(nn.Module):
+    """A category's embedding of each member: codes [N] to [members, N, width]; code 0 is zero."""
+
+    def __init__(self, members: int, size: int, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(size, members, width))
+        with torch.no_grad():
+            self.weight[0] = 0.0
+
+    def forward(self, codes: Tensor, chosen: slice) -> Tensor:
+        """The embeddings of the chosen members."""
+        return self.weight[:, chosen].index_select(0, codes).transpose(0, 1)
+
+
+class LinearModels(nn.Module):
+    """A linear model of each member, of asinh of the numbers and of the categories; zero at first.
+
+    The intercept is the bias of the member's head.
+    """
+
+    def __init__(self, members: int, numbers: int, categories: Iterable[int]) -> None:
+        super().__init__()
+        self.numbers = nn.Parameter(torch.zeros(numbers, members))
+        self.categories = nn.ParameterList(torch.zeros(size, members) for size in categories)
+
+    def forward(self, numbers: Tensor, codes: tuple[Tensor, ...], chosen: slice) -> Tensor:
+        """Logits [members, N] of the chosen members, without the intercept."""
+        found = numbers.asinh() @ self.numbers[:, chosen]
+        for weights, column in zip(self.categories, codes, strict=True):
+            found = found + weights[:, chosen].index_select(0, column)
+        return found.t()
