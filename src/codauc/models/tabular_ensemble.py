@@ -8,7 +8,6 @@ from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import dropout as drop
 
 from codauc._internal.checks import known_arguments, whole
 from codauc.models.base import MOST_LAYERS, check_size, checked_widths, products
@@ -81,12 +80,19 @@ class TabularEnsemble(TableModel, name="tabular-ensemble"):
         parts = [
             table(column, chosen) for table, column in zip(self.embeddings, codes, strict=True)
         ]
-        count = len(self.head.bias[chosen])
-        z = torch.cat([shared.expand(count, -1, -1), *parts], dim=2)
+        z = shared.expand(len(self.head.bias[chosen]), -1, -1)
+        z = torch.cat([z, *parts], dim=2) if parts else z
         for layer in self.layers:
-            z = drop(layer(z, chosen).relu(), self.dropout, self.training)
+            z = layer(z, chosen).relu()
+            z = _dropped(z, self.dropout) if self.training and self.dropout else z
         found: Tensor = self.head(z, chosen)
         return found.squeeze(2)
+
+
+def _dropped(z: Tensor, share: float) -> Tensor:
+    """Dropout with one mask for all members: random numbers take longer than the layers."""
+    mask = torch.empty_like(z[0]).bernoulli_(1 - share)
+    return z * mask.div_(1 - share)
 
 
 class MemberLinear(nn.Module):

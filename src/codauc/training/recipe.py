@@ -19,6 +19,8 @@ _MANY = 1000  # positives with which cross-entropy counts as much as the min-max
 # steps after the warm start are as large as before
 _EPOCHS, _LEAST_STEPS, _MOST_STEPS = 40, 1000, 4000
 _WIDE = 2000  # numbers from which on a table's network has no pieces, most of its weights
+_LARGE = 20_000  # samples from which on it has more of them,
+_INPUTS = 512  # of all columns together
 
 # The paper's experiments: section 5, with the smallest T_0 and the largest eta_0 of its grid.
 PAPER = Recipe(
@@ -86,7 +88,8 @@ def resolve(recipe: Recipe, workers: int, facts: Facts) -> Recipe:
 
 def _default(recipe: Recipe, workers: int, facts: Facts) -> Recipe:
     plain = recipe.optimizer == "sgd"
-    batch = recipe.batch_size or (64 if facts.images else 128 if facts.samples < 20_000 else 256)
+    large = facts.samples >= _LARGE
+    batch = recipe.batch_size or (64 if facts.images else 256 if large else 128)
     warm = recipe.warm_start
     if warm is None:
         warm = 1.0 if recipe.name == "bce" else Recipe.warm_start
@@ -98,7 +101,7 @@ def _default(recipe: Recipe, workers: int, facts: Facts) -> Recipe:
     return Recipe(
         name=recipe.name,
         lr=0.1 if plain else 1e-3 if facts.images else Recipe.lr,
-        weight_decay=0.0 if facts.images or plain else Recipe.weight_decay,
+        weight_decay=0.0 if facts.images or plain else 0.3 if large else Recipe.weight_decay,
         batch_size=batch,
         steps=max(1, round(total * (1 - warm if warm < 1 else 1) / parts)),
         warm_start=warm,
@@ -111,8 +114,15 @@ def _default(recipe: Recipe, workers: int, facts: Facts) -> Recipe:
 
 def table_network(train: Part, numbers: int) -> dict[str, Any]:
     """The arguments of a table's network, beside its columns."""
-    pieces = 0 if numbers > _WIDE else 8
-    return {"members": 5, "widths": [128, 128], "dropout": 0.2, "pieces": pieces}
+    large = train.samples >= _LARGE
+    pieces = 0 if numbers > _WIDE else max(8, min(48, _INPUTS // max(1, numbers))) if large else 8
+    wide = numbers * (1 + pieces) > _WIDE
+    return {
+        "members": 2 if wide else 4 if large else 5,
+        "widths": [128, 128],
+        "dropout": 0.2,
+        "pieces": pieces,
+    }
 
 
 def plan(recipe: Recipe, communication: CommunicationSettings) -> Plan:
