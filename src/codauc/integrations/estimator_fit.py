@@ -39,6 +39,7 @@ from codauc.training.build import resolve_settings
 from codauc.training.callbacks import Callback, ProgressBar
 from codauc.training.checkpoint_policy import RunControl
 from codauc.training.loop import NO_THRESHOLD, fit
+from codauc.training.time_budget import within_budget
 from codauc.training.validation import gathered
 from codauc.workers.group import Group
 from codauc.workers.launcher import launch
@@ -249,6 +250,8 @@ def fit_worker(
     settings = resolve_settings(settings, opened, group.size)
     callbacks: list[Callback] = [ProgressBar()] if person.watches and group.rank == 0 else []
     model = None if maker is None else maker()
+    if model is None:
+        settings = within_budget(settings, opened, group)
     control = RunControl(person.requests.pending)
     trained = fit(settings, opened, group, callbacks, model=model, control=control)
     for callback in callbacks:

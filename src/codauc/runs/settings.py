@@ -64,7 +64,8 @@ class Recipe:
     `select` is the model that is kept: "steady" takes the latest one that is not worse than the
     best by more than its standard error, "best" the best, "last" the last. With `linear_start`
     the linear models of a table's network begin as logistic regression. With `crossed` no row is
-    held out for validation: each is held out of one member of the network.
+    held out for validation: each is held out of one member of the network. With "steady" the run
+    ends when the models of `patience` evaluations in succession were not kept.
     """
 
     name: str = setting(
@@ -73,8 +74,8 @@ class Recipe:
     optimizer: str = setting(
         "adam", "adaptive or plain gradient steps ({default})", choices=("adam", "sgd"))
     lr: float = setting(
-        3e-3, "step size of the first stage (tables: {default}; images: 0.001; sgd: 0.1)", metavar="ETA", above=0,
-        remedy="use a positive step size, such as 0.001")
+        3e-3, "step size of the first stage (tables: {default}; images: 0.001; sgd: 0.1)",
+        metavar="ETA", above=0, remedy="use a positive step size, such as 0.001")
     dual_lr: float = setting(
         0.1,
         "with adam: share of the way to their optimum that a, b and alpha move per step "
@@ -128,6 +129,10 @@ class Recipe:
     initial_bias: bool = True
     linear_start: bool = True
     crossed: bool = False
+    patience: int = setting(8, least=1, remedy="it is a number of evaluations")
+    time_budget: float = setting(
+        math.inf, "seconds that the training may take: fewer steps if needed ({default})",
+        metavar="SECONDS", above=0, below=None, remedy="use inf for no limit")
     start: str = setting(
         "zero",
         "first values of a, b and alpha: 0 as in the paper, or estimated for the first weights "

@@ -32,6 +32,7 @@ from codauc.workers.group import Group, GroupError
 Objective = Callable[..., Tensor]
 
 NO_THRESHOLD = "No threshold"  # how a note about it begins
+_LARGE_BATCH = 512  # samples of a table from which on a step pays for several threads
 _CHECK_EVERY = 16  # steps between two checks for NaN, of a worker that has no rounds
 
 
@@ -41,6 +42,7 @@ class Trained:
 
     model: nn.Module
     settings: RunSettings
+    opened: DataSet  # as it was trained on
     calibration: Calibration
     threshold: Threshold | None
     validation: tuple[Any, Any] | None  # log-odds and labels of the validation set
@@ -79,9 +81,10 @@ class Trained:
         scores = self.calibration.log_odds(scores)[order]
         return ScoredRows(scores, labels[order], rows[order], groups, weights)
 
-    def summary(self, opened: DataSet, test: ScoredRows | None) -> dict[str, Any]:
+    def summary(self, test: ScoredRows | None) -> dict[str, Any]:
         """What summary.json holds; `test` is what `scores_of_test_set` gave."""
-        train, settings = opened.train, self.settings
+        opened, settings = self.opened, self.settings
+        train = opened.train
         auc = None
         if test is not None:
             auc = weighted_auc_interval(test.scores, test.labels, test.weights, test.groups)
@@ -102,6 +105,7 @@ class Trained:
             "pos_ratio": train.pos_ratio,
             "train_samples": train.samples,
             "validation_samples": 0 if opened.validation is None else opened.validation.samples,
+            "crossed": train.folds is not None,
             "test_samples": 0 if opened.test is None else opened.test.samples,
             "test_positives": 0 if opened.test is None else opened.test.positives,
             "workers": [count._asdict() for count in train.counts],
@@ -210,18 +214,24 @@ class TrainingLoop:
                 self.coda.make_up()
                 self.at.owed = False
                 self._after_step(number)
-        while self.opt.steps < stage.steps and not self.coda.asked("stop"):
+        while self.opt.steps < stage.steps and not self._ends_here(number):
             batch = next(batches)
             self._local_step(objective, *(part.to(self.device) for part in batch))
             self._after_step(number)
             if self.clock is not None:
                 self.clock.on_step()
         with self.section("stage"):
-            if self.coda.asked("stop"):
+            if self.opt.steps < stage.steps:
                 self.coda.end(self.progress.batches)
-                return True
-            next(batches, None)  # the stage ends: the mean of its iterates, and a new alpha
+            else:
+                next(batches, None)  # the stage ends: the mean of its iterates, and a new alpha
         return self.coda.asked("stop")
+
+    def _ends_here(self, number: int) -> bool:
+        """Whether a stage ends before its last step: on request, or since models get no better."""
+        last = number + 1 == len(self.plan.stages)
+        flat = self.recipe.select == "steady" and self.at.rejected >= self.recipe.patience
+        return self.coda.asked("stop") or (last and flat)
 
     def _local_step(self, objective: Objective, x: Tensor, *labels_and_weights: Tensor) -> None:
         """One step on a batch; every `sync_every`-th includes a communication round."""
@@ -287,6 +297,7 @@ class TrainingLoop:
             return
         with self.section("evaluation"):
             with self.validation.evaluated(self.at.step, self.coda.drift) as result:
+                self.at.rejected = 0 if result.kept else self.at.rejected + 1
                 if result.kept:
                     self._call(Callback.on_keep, self.progress.model, self.at.step)
             record = self.progress.record(result, self._label(number), stage_end=stage_end)
@@ -317,6 +328,7 @@ class TrainingLoop:
         return Trained(
             model=self.progress.model,
             settings=self.settings,
+            opened=self.progress.opened,
             calibration=calibration,
             threshold=self._threshold(validation),
             validation=validation,
@@ -356,10 +368,11 @@ class TrainingLoop:
 
 @contextmanager
 def own_threads(settings: RunSettings, opened: DataSet) -> Iterator[None]:
-    """As many threads as the workers leave each other; one for tables, whose steps are small."""
+    """As many threads as the workers leave each other; one where steps are small, as of tables."""
     before, cores = torch.get_num_threads(), os.cpu_count() or 1
     workers = 1 if settings.communication.simulate else settings.communication.workers
-    torch.set_num_threads(max(1, min(before, cores // workers)) if opened.shape else 1)
+    large = bool(opened.shape) or settings.recipe.batch_size >= _LARGE_BATCH
+    torch.set_num_threads(max(1, min(before, cores // workers)) if large else 1)
     try:
         yield
     finally:

@@ -17,7 +17,8 @@ _LONGEST = 1e9  # steps of a run
 _WARM_UP = 0.05  # the share of the run in which the step size rises
 _MANY = 1000  # positives with which cross-entropy counts as much as the min-max objective, and
 # steps after the warm start are as large as before
-_EPOCHS, _LEAST_STEPS, _MOST_STEPS = 40, 1000, 4000
+_EPOCHS, _LEAST_STEPS = 40, 1000
+_MOST_SAMPLES = 768_000  # that one worker sees, unless there are more: each is seen once at least
 _WIDE = 2000  # numbers from which on a table's network has no pieces, most of its weights
 _LARGE = 20_000  # samples from which on it has more of them,
 _INPUTS = 512  # of all columns together
@@ -89,12 +90,12 @@ def resolve(recipe: Recipe, workers: int, facts: Facts) -> Recipe:
 def _default(recipe: Recipe, workers: int, facts: Facts) -> Recipe:
     plain = recipe.optimizer == "sgd"
     large = facts.samples >= _LARGE
-    batch = recipe.batch_size or (64 if facts.images else 256 if large else 128)
+    batch = recipe.batch_size or _batch_size(facts, workers)
     warm = recipe.warm_start
     if warm is None:
         warm = 1.0 if recipe.name == "bce" else Recipe.warm_start
-    total = _EPOCHS * facts.samples / (batch * workers)
-    total = min(max(total, _LEAST_STEPS), _MOST_STEPS)
+    seen = min(_EPOCHS * facts.samples, max(_MOST_SAMPLES, facts.samples))
+    total = max(seen / (batch * math.sqrt(workers)), _LEAST_STEPS)
     stages, factor = recipe.stages or Recipe.stages, recipe.factor or Recipe.factor
     geometric(1.0, 1, stages, factor=factor)  # refuses what could not be counted
     parts = sum(factor**s for s in range(stages))
@@ -110,6 +111,15 @@ def _default(recipe: Recipe, workers: int, facts: Facts) -> Recipe:
         crossed=facts.crossable and facts.positives < _MANY,
         min_max_scale=1.0 if plain else math.sqrt(min(1.0, max(1, facts.positives) / _MANY)),
     )
+
+
+def _batch_size(facts: Facts, workers: int) -> int:
+    """More where there is more; less on each of several workers, which take as many steps."""
+    if facts.images:
+        return 64
+    sizes = ((_LARGE, 128), (100_000, 256), (1_000_000, 512))
+    alone = next((size for limit, size in sizes if facts.samples < limit), 1024)
+    return max(32, round(alone / math.sqrt(workers)))
 
 
 def table_network(train: Part, numbers: int) -> dict[str, Any]:

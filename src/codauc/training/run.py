@@ -45,6 +45,7 @@ from codauc.training.directory_claim import claimed, complete_end
 from codauc.training.loop import Trained, fit, own_threads
 from codauc.training.profiler import Clock
 from codauc.training.run_state import SavedRun, check_same, identity, unpacked, usable
+from codauc.training.time_budget import within_budget
 from codauc.workers.agreement import together
 from codauc.workers.group import Group, GroupError, LocalGroup
 from codauc.workers.launcher import launch
@@ -179,6 +180,8 @@ class WorkerRun:
         found = checkpoints.newest() if self.job.resuming else None
         if found is not None:
             settings = together(group, lambda: self._settings_of(found), "checkpoint")
+        else:
+            settings = within_budget(settings, self.opened, group)
         if settings.communication.timeout is None:
             _limit_waiting(folder, group, 0 if found is None else found.number)
         callbacks = self._callbacks(found) if group.rank == 0 else []
@@ -213,6 +216,8 @@ class WorkerRun:
         given, workers = self.job.settings, self.group.size
         with usable(found):
             saved = unpacked(SavedRun, found.base)
+            if given.recipe.time_budget is not None:  # which has decided the steps
+                given = given.with_changes("recipe", steps=saved.settings["recipe"]["steps"])
             resolved = resolve_settings(given, self.opened, found.size)
             check_same(saved, resolved, self.data)
         if given.data.own and found.size != workers:
@@ -278,7 +283,7 @@ class WorkerRun:
             if self.group.rank:
                 return None
             folder = self.folder
-            summary = {"run": str(folder.path), **trained.summary(self.opened, test)}
+            summary = {"run": str(folder.path), **trained.summary(test)}
             save_model(
                 folder / MODEL,
                 trained.model,

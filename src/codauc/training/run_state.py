@@ -44,6 +44,7 @@ class RunPosition:
     step: int = 0  # steps taken
     evaluated: int = 0  # the step of the last evaluation, or the first one of the stage
     owed: bool = False  # whether a round that failed, and what follows it, must still be done
+    rejected: int = 0  # evaluations in succession whose model was not kept
 
 
 @dataclass
