@@ -52,7 +52,7 @@ def test_the_papers_recipe_is_the_papers():
         (5, [5, 5]),
         ("growing", [8, 24]),
         ("growing:5", [5, 15]),
-        ("theorem", [15, 15]),
+        ("theorem", [9, 9]),
         (None, [32, 32]),
     ],
 )

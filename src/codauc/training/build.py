@@ -40,7 +40,8 @@ def resolve_settings(settings: RunSettings, opened: DataSet, workers: int) -> Ru
     model = _network(settings.model, opened)
     crossable = can_cross(opened, settings, model)
     train = opened.train
-    facts = Facts(train.samples, train.positives, bool(opened.shape), crossable)
+    linear = model.name == "tabular-ensemble"
+    facts = Facts(train.samples, train.positives, bool(opened.shape), linear, crossable)
     recipe = resolve(settings.recipe, workers, facts)
     if settings.data.watch == "test" and recipe.select != "last":
         raise ValueError(

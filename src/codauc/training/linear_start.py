@@ -32,7 +32,7 @@ def start_linear_models(
     """
     numbers, codes = model.columns(x)
     labels = y.to(x.dtype).unsqueeze(1).expand_as(weights)
-    intercept = model.head.bias.detach()[:, 0, 0].clone().requires_grad_()
+    intercept = x.new_zeros(weights.shape[1], requires_grad=True)  # the same on all workers
     slopes: list[Tensor] = list(model.linear.parameters())
     trained = [*slopes, intercept]
     solver = torch.optim.LBFGS(trained, max_iter=_ITERATIONS, line_search_fn="strong_wolfe")

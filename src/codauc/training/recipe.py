@@ -49,12 +49,14 @@ PAPER = Recipe(
 class Facts:
     """What a recipe asks of the data: training samples, positives, and whether they are images.
 
-    `crossable` says whether the members of the network can validate each other.
+    `linear` says whether the network has linear models, `crossable` whether its members can
+    validate each other.
     """
 
     samples: int
     positives: int
     images: bool
+    linear: bool = False
     crossable: bool = False
 
 
@@ -92,8 +94,9 @@ def _default(recipe: Recipe, workers: int, facts: Facts) -> Recipe:
     large = facts.samples >= _LARGE
     batch = recipe.batch_size or _batch_size(facts, workers)
     warm = recipe.warm_start
-    if warm is None:
-        warm = 1.0 if recipe.name == "bce" else Recipe.warm_start
+    if warm is None:  # logistic regression is a warm start, too
+        linear = facts.linear and recipe.linear_start is not False
+        warm = 1.0 if recipe.name == "bce" else 0.0 if linear else Recipe.warm_start
     seen = min(_EPOCHS * facts.samples, max(_MOST_SAMPLES, facts.samples))
     total = max(seen / (batch * math.sqrt(workers)), _LEAST_STEPS)
     stages, factor = recipe.stages or Recipe.stages, recipe.factor or Recipe.factor
@@ -101,7 +104,7 @@ def _default(recipe: Recipe, workers: int, facts: Facts) -> Recipe:
     parts = sum(factor**s for s in range(stages))
     return Recipe(
         name=recipe.name,
-        lr=0.1 if plain else 1e-3 if facts.images else Recipe.lr,
+        lr=0.1 if plain else 1e-3 if facts.images else _step_size(facts.positives),
         weight_decay=0.0 if facts.images or plain else 0.3 if large else Recipe.weight_decay,
         batch_size=batch,
         steps=max(1, round(total * (1 - warm if warm < 1 else 1) / parts)),
@@ -111,6 +114,11 @@ def _default(recipe: Recipe, workers: int, facts: Facts) -> Recipe:
         crossed=facts.crossable and facts.positives < _MANY,
         min_max_scale=1.0 if plain else math.sqrt(min(1.0, max(1, facts.positives) / _MANY)),
     )
+
+
+def _step_size(positives: int) -> float:
+    """Smaller where positives are few, and soon learned by heart."""
+    return float(min(Recipe.lr, max(1e-3, Recipe.lr * math.sqrt(positives / 300))))
 
 
 def _batch_size(facts: Facts, workers: int) -> int:

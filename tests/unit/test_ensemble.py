@@ -1,0 +1,212 @@
+"""The network of tables: members side by side, validated crosswise, beside logistic regression."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from sklearn.linear_model import LogisticRegression
+
+import codauc
+from codauc import AUCClassifier
+from codauc.data.dataset import DataSet, Part
+from codauc.data.shards import ShardCount
+from codauc.data.tables.encoder import Encoder, Number, Target
+from codauc.models import TabularEnsemble
+from codauc.runs.settings import ModelSettings, RecipeSettings, RunSettings
+from codauc.training.build import resolve_settings
+from codauc.training.crossed import crossed, member_weights
+from codauc.training.linear_start import start_linear_models
+from codauc.training.recipe import Facts, resolve
+from codauc.training.time_budget import within_budget
+from codauc.training.validation import scores_of
+from codauc.workers.group import LocalGroup
+
+
+def table(rows=300, positives=30, columns=4, seed=0):
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(rows, columns))
+    y = np.zeros(rows, int)
+    y[np.argsort(-(x[:, 0] + rng.normal(size=rows)))[:positives]] = 1
+    return x, y
+
+
+def part(x, y, rows, groups=None):
+    numbers = tuple(Number(f"c{i}", 0.0, 1.0, False) for i in range(x.shape[1]))
+    return Part(
+        x=torch.tensor(x[rows], dtype=torch.float32),
+        y=torch.tensor(y[rows]),
+        rows=torch.as_tensor(rows),
+        counts=[ShardCount(len(rows), int(y[rows].sum()))],
+        groups=None if groups is None else torch.as_tensor(groups[rows]),
+        encoder=Encoder(numbers, (), Target("y", ("1",), ("0",))),
+    )
+
+
+def opened(x, y, groups=None):
+    rows = np.arange(len(y))
+    train, held = rows[rows % 7 > 0], rows[rows % 7 == 0]
+    return DataSet(part(x, y, train, groups), part(x, y, held, groups), None, ("1",), ("0",))
+
+
+def settings(members=5, seed=0):
+    return RunSettings(
+        model=ModelSettings("tabular-ensemble", {"numbers": 4, "members": members}), seed=seed
+    )
+
+
+def test_the_score_is_the_mean_of_the_members_which_can_be_asked_one_by_one():
+    net = TabularEnsemble(numbers=2, categories=[3, 5], members=3, widths=[8, 4], pieces=4)
+    x = torch.cat([torch.randn(50, 2), torch.randint(0, 3, (50, 2)).float()], dim=1)
+    net.fit_pieces(x)
+    for tensor in net.linear.parameters():
+        torch.nn.init.normal_(tensor)
+    each = net(x)
+    assert each.shape == (50, 3)
+    torch.testing.assert_close(net.eval()(x), each.mean(1))
+    for member in range(3):
+        torch.testing.assert_close(net(x, member=member), each[:, member])
+
+
+@pytest.mark.parametrize("members", [1, 2, 5])
+def test_an_ensemble_is_made_again_from_its_arguments_and_saved_weights(members, tmp_path):
+    net = TabularEnsemble(numbers=1, categories=[4], members=members, widths=[6]).eval()
+    again = codauc.models.build(net.model_name, **json.loads(json.dumps(net.arguments))).eval()
+    again.load_state_dict(net.state_dict())
+    x = torch.tensor([[0.5, 3.0], [-1.0, 0.0]])
+    assert torch.equal(net(x), again(x))
+    assert net(x).shape == (2,)
+
+
+def test_a_member_learns_nothing_of_the_rows_held_out_of_it():
+    """The labels of fold 1 are turned round: of all members only number 1 stays what it is."""
+    x, y = torch.randn(60, 4), torch.arange(60) % 3 == 0
+    folds = torch.arange(60) % 4
+    turned = torch.where(folds == 1, ~y, y)
+    x[:, 3] = torch.arange(60) % 5
+
+    def trained(labels):
+        torch.manual_seed(0)
+        net = TabularEnsemble(numbers=3, categories=[5], members=4, widths=[8], dropout=0.2)
+        loss = codauc.MinMaxAUCLoss(pos_ratio=[1 / 3] * 4, mix=0.5)
+        loss.one_label, loss.mean_weight = True, 1.0
+        opt = codauc.PPDAdam(net, loss, weight_decay=0.1)
+        held = Part(x, labels, torch.arange(60), [], folds=folds)
+        weights = member_weights(held, 4)
+        for begin in range(0, 60, 20):
+            rows = slice(begin, begin + 20)
+            opt.zero_grad()
+            loss(net(x[rows]), labels[rows], weights[rows]).backward()
+            opt.step()
+        return net.eval(), loss
+
+    (one, loss), (other, other_loss) = trained(y), trained(turned)
+    same = [torch.equal(one(x, member=m), other(x, member=m)) for m in range(4)]
+    assert same == [False, True, False, False]
+    assert (loss.alpha == other_loss.alpha).tolist() == same
+
+
+def test_every_row_is_scored_by_the_member_that_never_saw_it():
+    x, y = table()
+    data = crossed(opened(x, y), settings(), LocalGroup())
+    net = TabularEnsemble(numbers=4, members=5)
+    found = scores_of(net, data.train)
+    net.train()
+    each = net(data.train.x).detach()
+    own = each.gather(1, data.train.folds.unsqueeze(1)).squeeze(1)
+    np.testing.assert_allclose(found, own.numpy(), atol=1e-6)
+
+
+def test_folds_have_all_rows_and_as_many_positives_each():
+    x, y = table(rows=500, positives=23)
+    data = crossed(opened(x, y), settings(), LocalGroup())
+    assert sorted(data.train.rows.tolist()) == list(range(500))
+    assert data.train.samples == 500
+    assert data.train.positives == 23
+    counts = np.bincount(data.train.folds[data.train.y.bool()].numpy(), minlength=5)
+    assert counts.max() - counts.min() <= 1
+    assert np.bincount(data.train.folds.numpy(), minlength=5).min() > 60
+
+
+def test_rows_of_a_group_are_in_one_fold():
+    x, y = table()
+    groups = np.random.default_rng(1).integers(0, 40, len(y))
+    data = crossed(opened(x, y, groups), settings(), LocalGroup())
+    pairs = set(zip(data.train.groups.tolist(), data.train.folds.tolist(), strict=True))
+    assert len(pairs) == len({group for group, _ in pairs})
+
+
+def test_folds_do_not_depend_on_the_number_of_workers():
+    x, y = table()
+    whole = crossed(opened(x, y), settings(), LocalGroup()).train
+    alone = dict(zip(whole.rows.tolist(), whole.folds.tolist(), strict=True))
+
+    def folds(group):
+        rows = np.arange(len(y))
+        mine = rows[rows % group.size == group.rank]
+        data = opened(x, y)
+        pieces = [
+            replace(p, **{n: getattr(p, n)[torch.isin(p.rows, torch.as_tensor(mine))]
+                          for n in ("x", "y", "rows")})
+            for p in (data.train, data.validation)
+        ]  # fmt: skip
+        found = crossed(replace(data, train=pieces[0], validation=pieces[1]), settings(), group)
+        return dict(zip(found.train.rows.tolist(), found.train.folds.tolist(), strict=True))
+
+    parts = codauc.launch(folds, workers=3, simulate=True)
+    assert {row: fold for found in parts for row, fold in found.items()} == alone
+
+
+def test_the_linear_start_is_logistic_regression_however_rows_are_shared_out():
+    x, y = table(rows=400, positives=60)
+    rows = torch.tensor(x, dtype=torch.float32)
+    expected = LogisticRegression(C=1.0, tol=1e-8).fit(np.arcsinh(x), y)
+
+    def start(group):
+        net = TabularEnsemble(numbers=4, members=2)
+        mine = torch.arange(len(y)) % group.size == group.rank
+        weights = torch.ones(int(mine.sum()), 2)
+        start_linear_models(net, rows[mine], torch.tensor(y)[mine], weights, group)
+        return net.eval()(rows).detach().numpy()
+
+    for workers in (1, 3):
+        found = codauc.launch(start, workers=workers, simulate=True)[0]
+        np.testing.assert_allclose(found, expected.decision_function(np.arcsinh(x)), atol=2e-3)
+
+
+def test_few_positives_are_validated_crosswise_and_many_are_not():
+    for positives, expected in ((30, True), (1500, False)):
+        x, y = table(rows=4000, positives=positives)
+        data = opened(x, y)
+        found = resolve_settings(settings(), data, 1)
+        assert found.recipe.crossed is expected
+
+
+def test_every_row_of_a_large_table_is_seen():
+    for samples in (10_000, 300_000, 5_000_000):
+        recipe = resolve(RecipeSettings(), 1, Facts(samples, samples // 100, False, True))
+        assert recipe.steps * recipe.batch_size >= samples
+
+
+def test_a_time_budget_takes_fewer_steps_and_a_large_one_changes_nothing():
+    x, y = table(rows=3000, positives=300)
+    data = opened(x, y)
+    asked = settings().with_changes("recipe", time_budget=1e6)
+    resolved = resolve_settings(asked, data, 1)
+    assert within_budget(resolved, data, LocalGroup()) == resolved
+    short = resolved.with_changes("recipe", time_budget=1e-3)
+    assert within_budget(short, data, LocalGroup()).recipe.steps < resolved.recipe.steps
+
+
+def test_a_run_ends_when_its_models_get_no_better():
+    x, y = table(rows=600, positives=200)
+    rng = np.random.default_rng(0)
+    flat = rng.permutation(y)  # nothing to learn: later models only learn the noise
+    arguments = {"patience": 3, "evaluations": 60, "crossed": False, "linear_start": False}
+    model = AUCClassifier(
+        steps=1500, lr=0.01, weight_decay=0.0, recipe_arguments=arguments, random_state=0
+    ).fit(np.hstack([x, rng.normal(size=(600, 20))]), flat)
+    assert model.n_iter_ < 1500
+    rejected = [record["step"] for record in model.history_[-3:]]
+    assert model.best_step_ not in rejected
