@@ -15,7 +15,7 @@ from codauc.data.rows import as_rows
 from codauc.metrics.calibration import Calibration, calibrate
 from codauc.metrics.evaluation import logits_of
 from codauc.runs.settings import Recipe
-from codauc.training.build import make_optimizer
+from codauc.training.build import make_loss, make_optimizer
 
 _KEPT, _KEPT_BYTES = 1024, 1 << 24  # the sample of a stream that calibrates: rows, bytes
 _ENOUGH = 10  # of each class in it, to calibrate
@@ -41,7 +41,7 @@ class Learner:
     def learn(self, module: nn.Module, part: Part, recipe: Recipe) -> int:
         """One pass over the rows; returns the number of steps."""
         assert part.y is not None
-        loss = MinMaxAUCLoss(mix=recipe.mix).eval()  # which does not count labels by itself
+        loss = make_loss(module, None, recipe.mix).eval()  # which does not count labels by itself
         opt = make_optimizer(module, loss, replace(recipe, average="none"))
         if self.optimizer is None:
             _start(loss, module, part)

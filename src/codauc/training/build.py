@@ -188,7 +188,19 @@ def make_engine(
 
     `part` is this worker's training data, `ratio` the share of positives in what is drawn.
     """
-    recipe, ways, device = settings.recipe, settings.communication, usable_device(settings.device)
+    ways = settings.communication
+    opt = make_trained(settings, part, group, ratio, model)
+    coda = CoDA(opt, group, compress=ways.compress, delay=ways.delay)
+    if group.size > 1:
+        coda.watch_drift()
+    return coda
+
+
+def make_trained(
+    settings: RunSettings, part: Part, group: Group, ratio: float, model: nn.Module | None
+) -> PPDSG:
+    """The network with its loss and optimizer; the arguments are those of `make_engine`."""
+    device = usable_device(settings.device)
 
     def network() -> nn.Module:
         if model is not None:
@@ -197,23 +209,25 @@ def make_engine(
         return make_model(settings, x.gather(_some(x, _EDGE_ROWS, group)), ratio)
 
     trained = together(group, network, "start")
-    members = 1
-    if model is None and isinstance(trained, TabularEnsemble):
-        members = trained.arguments["members"]
-        if recipe.linear_start:
-            _start_linear(trained, part, group)
+    if settings.recipe.linear_start and model is None and isinstance(trained, TabularEnsemble):
+        _start_linear(trained, part, group)
     trained = trained.to(device)
     # rounds find out whether numbers are finite, so the loss does not
-    ratios = ratio if members == 1 else [ratio] * members
-    loss = MinMaxAUCLoss(pos_ratio=ratios, mix=recipe.mix, validate=False).to(device)
-    loss.one_label = members > 1
+    loss = make_loss(trained, ratio, settings.recipe.mix, validate=False).to(device)
     loss.mean_weight = None if part.weights is None and part.folds is None else 1.0
     loss.ratio_told = True  # it is the share in all data, whatever the workers draw
-    opt = make_optimizer(trained, loss, recipe)
-    coda = CoDA(opt, group, compress=ways.compress, delay=ways.delay)
-    if group.size > 1:
-        coda.watch_drift()
-    return coda
+    return make_optimizer(trained, loss, settings.recipe)
+
+
+def make_loss(
+    model: nn.Module, ratio: float | None, mix: float, *, validate: bool | None = None
+) -> MinMaxAUCLoss:
+    """The loss of a network: of each member, where it has several. None: p is estimated."""
+    members = model.arguments["members"] if isinstance(model, TabularEnsemble) else 1
+    ratios = None if ratio is None else [ratio] * members
+    loss = MinMaxAUCLoss(ratios, tasks=members, mix=mix, validate=validate)
+    loss.one_label = members > 1
+    return loss
 
 
 def _some(x: Rows, count: int, group: Group) -> Tensor:

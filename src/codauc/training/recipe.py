@@ -17,8 +17,7 @@ _LONGEST = 1e9  # steps of a run
 _WARM_UP = 0.05  # the share of the run in which the step size rises
 _MANY = 1000  # positives with which cross-entropy counts as much as the min-max objective, and
 # steps after the warm start are as large as before
-_EPOCHS, _LEAST_STEPS = 40, 1000
-_MOST_SAMPLES = 768_000  # that one worker sees, unless there are more: each is seen once at least
+_EPOCHS, _LEAST_STEPS, _MOST_STEPS = 40, 1000, 3000
 _WIDE = 2000  # numbers from which on a table's network has no pieces, most of its weights
 _LARGE = 20_000  # samples from which on it has more of them,
 _INPUTS = 512  # of all columns together
@@ -97,8 +96,8 @@ def _default(recipe: Recipe, workers: int, facts: Facts) -> Recipe:
     if warm is None:  # logistic regression is a warm start, too
         linear = facts.linear and recipe.linear_start is not False
         warm = 1.0 if recipe.name == "bce" else 0.0 if linear else Recipe.warm_start
-    seen = min(_EPOCHS * facts.samples, max(_MOST_SAMPLES, facts.samples))
-    total = max(seen / (batch * math.sqrt(workers)), _LEAST_STEPS)
+    passes = facts.samples / (batch * math.sqrt(workers))
+    total = max(min(_EPOCHS * passes, _MOST_STEPS), _LEAST_STEPS, passes)  # one pass at least
     stages, factor = recipe.stages or Recipe.stages, recipe.factor or Recipe.factor
     geometric(1.0, 1, stages, factor=factor)  # refuses what could not be counted
     parts = sum(factor**s for s in range(stages))

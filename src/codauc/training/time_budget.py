@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import replace
 
 import torch
 
 from codauc.data.dataset import DataSet
 from codauc.metrics.evaluation import logits_of
 from codauc.runs.settings import RunSettings
-from codauc.training.build import make_batches, make_engine
+from codauc.training.build import make_batches, make_trained
 from codauc.training.recipe import plan
 from codauc.workers.group import Group, LocalGroup
 
@@ -42,18 +41,15 @@ def within_budget(settings: RunSettings, opened: DataSet, group: Group) -> RunSe
 
 def _measured(settings: RunSettings, opened: DataSet) -> tuple[float, float]:
     """Seconds of a step, and of an evaluation, on this worker's data with a network of its own."""
-    alone, ways = LocalGroup(), settings.communication
-    settings = replace(settings, communication=replace(ways, compress=None, delay=0))
+    alone, train, times = LocalGroup(), opened.train, list[float]()
     settings = settings.with_changes("recipe", linear_start=False)
-    batches = make_batches(settings, opened.train, alone, [])
-    coda = make_engine(settings, opened.train, alone, opened.train.pos_ratio, None)
-    opt, loss, times = coda.opt, coda.opt.loss, list[float]()
-    opt.engaged = False  # no stage: only steps are timed
+    batches = make_batches(settings, train, alone, [])
+    opt = make_trained(settings, train, alone, train.pos_ratio, None)
     for _ in range(_STEPS + _STEPS // 3):
         begin = time.perf_counter()
-        x, *rest = (part.to(loss.a.device) for part in next(batches))
+        x, *rest = (part.to(opt.loss.a.device) for part in next(batches))
         opt.zero_grad()
-        loss(opt.model(x), *rest).backward()
+        opt.loss(opt.model(x), *rest).backward()
         opt.step()
         times.append(time.perf_counter() - begin)
     return sorted(times[-_STEPS:])[_STEPS // 2], _evaluation(opt.model, opened)
