@@ -90,7 +90,6 @@ def resolve(recipe: Recipe, workers: int, facts: Facts) -> Recipe:
 
 def _default(recipe: Recipe, workers: int, facts: Facts) -> Recipe:
     plain = recipe.optimizer == "sgd"
-    large = facts.samples >= _LARGE
     batch = recipe.batch_size or _batch_size(facts, workers)
     warm = recipe.warm_start
     if warm is None:  # logistic regression is a warm start, too
@@ -104,7 +103,7 @@ def _default(recipe: Recipe, workers: int, facts: Facts) -> Recipe:
     return Recipe(
         name=recipe.name,
         lr=0.1 if plain else 1e-3 if facts.images else _step_size(facts.positives),
-        weight_decay=0.0 if facts.images or plain else 0.3 if large else Recipe.weight_decay,
+        weight_decay=0.0 if facts.images or plain else _weight_decay(facts.positives),
         batch_size=batch,
         steps=max(1, round(total * (1 - warm if warm < 1 else 1) / parts)),
         warm_start=warm,
@@ -118,6 +117,11 @@ def _default(recipe: Recipe, workers: int, facts: Facts) -> Recipe:
 def _step_size(positives: int) -> float:
     """Smaller where positives are few, and soon learned by heart."""
     return float(min(Recipe.lr, max(1e-3, Recipe.lr * math.sqrt(positives / 300))))
+
+
+def _weight_decay(positives: int) -> float:
+    """Less where positives are many, and say more than the prior does."""
+    return min(Recipe.weight_decay, max(0.1, round(10 / math.sqrt(max(1, positives)), 3)))
 
 
 def _batch_size(facts: Facts, workers: int) -> int:
