@@ -6,7 +6,7 @@ The data are scikit-learn's own, and those of the wheels of `task_files`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache, partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -206,7 +206,7 @@ def shut_down(folder: Path) -> Task:
     import pandas as pd
 
     frame = table(folder, "openintro/birds").drop_duplicates().reset_index(drop=True)
-    day = pd.to_datetime(frame["date"], format="mixed")
+    day = pd.to_datetime(frame["date"], format="%m/%d/%Y %H:%M:%S")
     frame = frame.assign(year=day.dt.year, month=day.dt.month)
     shut = frame["effect"] == "Engine Shut Down"
     return task(frame, shut, ["effect", "remarks", "date", "operator"])
@@ -350,9 +350,9 @@ HELD_OUT = (
 CHOSEN = tuple(name for name in TASKS if name not in HELD_OUT)
 
 
-@cache
+@lru_cache(maxsize=2)
 def load(folder: Path, name: str) -> Task:
-    """A task by its name."""
+    """A task by its name. The last two stay in memory."""
     return TASKS[name](folder)
 
 

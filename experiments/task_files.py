@@ -99,3 +99,17 @@ def thinned(folder: Path, task: Callable[[Path], Task], share: float) -> Task:
     count = round(share * (len(whole.y) - len(positives)) / (1 - share))
     kept = np.random.default_rng(0).choice(positives, count, replace=False)
     return whole.take(np.sort(np.concatenate([np.flatnonzero(whole.y == 0), kept])))
+
+
+def divide(task: Task, share: float, seed: int) -> tuple[Any, Any]:
+    """The rows to train on and about a `share` of them to test on, as numbers.
+
+    Each part has the same share of positives, and a group is in one part only.
+    """
+    from sklearn.model_selection import StratifiedGroupKFold, train_test_split
+
+    rows = np.arange(len(task.y))
+    if task.groups is None:
+        return train_test_split(rows, test_size=share, stratify=task.y, random_state=seed)
+    folds = StratifiedGroupKFold(round(1 / share), shuffle=True, random_state=seed)
+    return next(folds.split(rows, task.y, task.groups))
