@@ -104,12 +104,21 @@ def thinned(folder: Path, task: Callable[[Path], Task], share: float) -> Task:
 def divide(task: Task, share: float, seed: int) -> tuple[Any, Any]:
     """The rows to train on and about a `share` of them to test on, as numbers.
 
-    Each part has the same share of positives, and a group is in one part only.
+    The share of the positives is the same, and a group is in one part only: groups are drawn until
+    the positives are enough, and then of those without a positive until the rows are.
     """
-    from sklearn.model_selection import StratifiedGroupKFold, train_test_split
+    from sklearn.model_selection import train_test_split
 
     rows = np.arange(len(task.y))
     if task.groups is None:
         return train_test_split(rows, test_size=share, stratify=task.y, random_state=seed)
-    folds = StratifiedGroupKFold(round(1 / share), shuffle=True, random_state=seed)
-    return next(folds.split(rows, task.y, task.groups))
+    _, group = np.unique(task.groups, return_inverse=True)
+    sizes, positives = np.bincount(group), np.bincount(group, weights=task.y)
+    order = np.random.default_rng(seed).permutation(len(sizes))
+    some, none = order[positives[order] > 0], order[positives[order] == 0]
+    count = np.searchsorted(positives[some].cumsum(), share * task.y.sum(), side="right")
+    drawn = some[: min(max(count, 1), len(some) - 1)]
+    missing = share * len(rows) - sizes[drawn].sum()
+    drawn = [*drawn, *none[: np.searchsorted(sizes[none].cumsum(), missing, side="right")]]
+    chosen = np.isin(group, drawn)
+    return rows[~chosen], rows[chosen]
