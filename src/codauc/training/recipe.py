@@ -18,6 +18,7 @@ _WARM_UP = 0.05  # the share of the run in which the step size rises
 _MANY = 1000  # positives with which cross-entropy counts as much as the min-max objective, and
 # steps after the warm start are as large as before
 _EPOCHS, _LEAST_STEPS, _MOST_STEPS = 40, 1000, 3000
+_MOST_SAMPLES = 1_024_000  # that a run draws, unless it has more
 _WIDE = 2000  # numbers from which on a table's network has no pieces, most of its weights
 _LARGE = 20_000  # samples from which on it has more of them,
 _INPUTS = 512  # of all columns together
@@ -96,7 +97,8 @@ def _default(recipe: Recipe, workers: int, facts: Facts) -> Recipe:
         linear = facts.linear and recipe.linear_start is not False
         warm = 1.0 if recipe.name == "bce" else 0.0 if linear else Recipe.warm_start
     passes = facts.samples / (batch * math.sqrt(workers))
-    total = max(min(_EPOCHS * passes, _MOST_STEPS), _LEAST_STEPS, passes)  # one pass at least
+    most = min(_MOST_STEPS, _MOST_SAMPLES / facts.samples * passes)
+    total = max(min(_EPOCHS * passes, most), _LEAST_STEPS, passes)  # one pass at least
     stages, factor = recipe.stages or Recipe.stages, recipe.factor or Recipe.factor
     geometric(1.0, 1, stages, factor=factor)  # refuses what could not be counted
     parts = sum(factor**s for s in range(stages))
@@ -128,22 +130,22 @@ def _batch_size(facts: Facts, workers: int) -> int:
     """More where there is more; less on each of several workers, which take as many steps."""
     if facts.images:
         return 64
-    sizes = ((_LARGE, 128), (100_000, 256), (1_000_000, 512))
+    sizes = ((_LARGE, 128), (50_000, 256), (1_000_000, 512))
     alone = next((size for limit, size in sizes if facts.samples < limit), 1024)
     return max(32, round(alone / math.sqrt(workers)))
 
 
 def table_network(train: Part, numbers: int) -> dict[str, Any]:
-    """The arguments of a table's network, beside its columns."""
-    large = train.samples >= _LARGE
-    pieces = 0 if numbers > _WIDE else max(8, min(48, _INPUTS // max(1, numbers))) if large else 8
-    wide = numbers * (1 + pieces) > _WIDE
-    return {
-        "members": 2 if wide else 4 if large else 5,
-        "widths": [128, 128],
-        "dropout": 0.2,
-        "pieces": pieces,
-    }
+    """The arguments of a table's network, beside its columns.
+
+    Few positives get more members, of which each is trained without a fold; many rows more pieces.
+    """
+    pieces = min(48, _INPUTS // max(1, numbers)) if train.samples >= _LARGE else 8
+    pieces = 0 if numbers > _WIDE else max(8, pieces)
+    members = 5 if train.positives < _MANY else 2
+    if numbers * (1 + pieces) > _WIDE:
+        members = min(members, 3)
+    return {"members": members, "widths": [128, 128], "dropout": 0.2, "pieces": pieces}
 
 
 def plan(recipe: Recipe, communication: CommunicationSettings) -> Plan:
