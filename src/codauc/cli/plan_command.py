@@ -116,8 +116,8 @@ def _of_model(options: dict[str, Any], seconds: float) -> Any:
     pixels, name = options["image_size"], options["model"]
     inputs = torch.randn(options["batch_size"], 3, pixels, pixels)
     arguments = {"inputs": 3 * pixels * pixels} if name == "mlp" else {}
-    if name == "tabular":
-        raise ValueError("model='tabular': its size follows from the table; give parameters.")
+    if name in ("tabular", "tabular-ensemble"):
+        raise ValueError(f"model={name!r}: its size follows from the table; give parameters.")
     model = build(name, **arguments)
     if options["measure"]:
         seconds = plans.measured_step(model, inputs)

@@ -30,6 +30,7 @@ from codauc.data.dataset import DataSet
 from codauc.data.rows import as_rows
 from codauc.data.shards import ShardCount
 from codauc.data.tables import read_table
+from codauc.data.tables.frames import is_frame
 from codauc.integrations.estimator_fit import (
     Array,
     checked_targets,
@@ -49,6 +50,7 @@ from codauc.integrations.estimator_rows import (
     checked_rows,
     first_encoder,
     frame_columns,
+    in_own_order,
     read_rows,
 )
 from codauc.integrations.online_learner import Learner
@@ -172,6 +174,9 @@ class AUCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         x = self._rows(X, reset=True)
         labels = self._labels(x, y, reset=True)
         sample = per_row(sample_weight, groups, labels)
+        numbers, repeated = in_own_order(x, labels, sample.weights)
+        if not is_frame(x):
+            x, labels, sample = x[numbers], labels[numbers], sample.of(numbers, repeated=repeated)
         seed = self._seed()
         settings = run_settings(self, seed)
         ways, maker = settings.communication, module_maker(self)
@@ -214,7 +219,8 @@ class AUCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         seen, stream.counts = stream.counts, stream.counts + _counts(labels)
         so_far = replace(part, counts=[ShardCount(int(stream.counts.sum()), int(stream.counts[0]))])
         opened = DataSet.of_table(so_far)
-        settings = resolve_settings(run_settings(self, stream.seed), opened, 1)
+        own = module_maker(self) is not None
+        settings = resolve_settings(run_settings(self, stream.seed), opened, 1, own_model=own)
         if first:
             rows = as_rows(part.x).gather(torch.arange(len(part.x)))
             make = module_maker(self) or partial(make_model, settings, rows, stream.ratio)

@@ -130,6 +130,11 @@ class PerRow(NamedTuple):
     weights: Array | None
     groups: Array | None
 
+    def of(self, numbers: Array, *, repeated: bool) -> PerRow:
+        """The same of the rows of these numbers, without weights if these are `repeated`."""
+        weights = None if self.weights is None or repeated else self.weights[numbers]
+        return PerRow(weights, None if self.groups is None else self.groups[numbers])
+
 
 def per_row(sample_weight: Any, groups: Any, labels: Array) -> PerRow:
     """Weights and groups, one per row; with weights both classes must keep some."""
@@ -247,7 +252,7 @@ def fit_worker(
     if split is not None:
         validation = read_rows(x, targets, **options, part="validation", encoder=encoder)
     opened = DataSet.of_table(table, validation)
-    settings = resolve_settings(settings, opened, group.size)
+    settings = resolve_settings(settings, opened, group.size, own_model=maker is not None)
     callbacks: list[Callback] = [ProgressBar()] if person.watches and group.rank == 0 else []
     model = None if maker is None else maker()
     if model is None:

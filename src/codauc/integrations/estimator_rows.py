@@ -16,6 +16,7 @@ from codauc.data.tables.columnar_files import arrow
 from codauc.data.tables.frames import as_arrow, frame_names, is_frame
 
 Array = NDArray[Any]
+_SMALL = 1000  # rows of an array whose order does not count
 Rows = Any  # a numpy array, a sparse matrix of scipy in CSR form, or a pyarrow table
 
 
@@ -86,6 +87,22 @@ def read_rows(x: Rows, labels: Array, **options: Any) -> Part:
         name += "_"
     table = x.append_column(name, arrow().array(labels))
     return read_table(table, name, nan="missing", **options)
+
+
+def in_own_order(x: Rows, labels: Array, weights: Array | None) -> tuple[Array, bool]:
+    """Which rows of a small array to train on, and whether weights are thereby accounted for.
+
+    They are sorted by their values, so that the model does not depend on the order of the rows. A
+    whole weight is a row repeated as often: both give the same model, to the last digit.
+    """
+    numbers = np.arange(len(labels))
+    if is_frame(x) or len(labels) > _SMALL:
+        return numbers, False
+    dense = x if isinstance(x, np.ndarray) else x.toarray()
+    numbers = np.lexsort((labels, *dense.reshape(len(labels), -1).T))
+    if weights is None or (weights != weights.round()).any() or weights.sum() > _SMALL:
+        return numbers, False
+    return np.repeat(numbers, weights[numbers].astype(np.int64)), True
 
 
 def first_encoder(x: Rows, labels: Array, categories: tuple[str, ...]) -> Encoder:

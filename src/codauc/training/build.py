@@ -35,14 +35,24 @@ _LINEAR_ROWS = 100_000  # of all workers, to fit linear models
 _LINEAR_DECAY = 0.1  # of the networks' weight decay, for the linear models beside them
 
 
-def resolve_settings(settings: RunSettings, opened: DataSet, workers: int) -> RunSettings:
-    """The settings with everything decided that was left open."""
+def resolve_settings(
+    settings: RunSettings, opened: DataSet, workers: int, *, own_model: bool = False
+) -> RunSettings:
+    """The settings with everything decided that was left open.
+
+    With `own_model` a network that the settings do not know is trained in place of theirs.
+    """
     model = _network(settings.model, opened)
-    crossable = can_cross(opened, settings, model)
+    crossable = can_cross(opened, settings, model) and not own_model
     train = opened.train
-    linear = model.name == "tabular-ensemble"
+    linear = model.name == "tabular-ensemble" and not own_model
     facts = Facts(train.samples, train.positives, bool(opened.shape), linear, crossable)
     recipe = resolve(settings.recipe, workers, facts)
+    if recipe.crossed and not crossable:
+        raise ValueError(
+            "crossed=True: expected a validation set held in memory, not the newest rows, and a "
+            "network with several members, tabular-ensemble; leave it out."
+        )
     if settings.data.watch == "test" and recipe.select != "last":
         raise ValueError(
             f"watch=test with select={recipe.select}: expected select=last, as a test set must "
