@@ -35,27 +35,28 @@ RARE = 50  # with fewer positives the AUC of a split is mostly chance: more spli
 # The default recipe with one thing changed. What is not of the recipe is of the network.
 ABLATION: dict[str, dict[str, Any]] = {
     "codauc": {},
-    "codauc:plain steps (sgd, lr 0.1)": {"optimizer": "sgd"},
-    "codauc:no warm start": {"warm_start": 0.0},
-    "codauc:min-max alone after it": {"recipe_arguments": {"mix": 0.0}},
-    "codauc:cross-entropy alone": {"recipe": "bce"},
-    "codauc:cross-entropy alone, no mean": {
-        "recipe": "bce",
-        "recipe_arguments": {"average": "none"},
+    "codauc:one member": {"model_arguments": {"members": 1}},
+    "codauc:validation rows held out": {"recipe_arguments": {"crossed": False}},
+    "codauc:cross-entropy first, in place of logistic regression": {
+        "recipe_arguments": {"linear_start": False}
     },
-    "codauc:no mean of a window": {"recipe_arguments": {"average": "none"}},
-    "codauc:mean of the stage": {"recipe_arguments": {"average": "stage"}},
-    "codauc:the best look": {"select": "best"},
-    "codauc:the last look": {"select": "last"},
-    "codauc:constant step size": {"recipe_arguments": {"schedule": "constant"}},
-    "codauc:a third of the step size": {"lr": 1e-3 / 3},
-    "codauc:three times the step size": {"lr": 3e-3},
-    "codauc:no initial bias": {"recipe_arguments": {"initial_bias": False}},
-    "codauc:at least 25% of each class": {"balance": 0.25},
+    "codauc:cross-entropy after logistic regression": {"warm_start": 0.3},
+    "codauc:step size 0.003 whatever the positives": {"lr": 3e-3},
+    "codauc:weight decay 1 whatever the positives": {"weight_decay": 1.0},
     "codauc:no weight decay": {"weight_decay": 0.0},
     "codauc:no dropout": {"model_arguments": {"dropout": 0.0}},
     "codauc:standardised numbers alone": {"model_arguments": {"pieces": 0}},
+    "codauc:32 pieces": {"model_arguments": {"pieces": 32}},
+    "codauc:min-max alone": {"recipe_arguments": {"mix": 0.0}},
+    "codauc:cross-entropy alone": {"recipe": "bce"},
+    "codauc:no mean of a window": {"recipe_arguments": {"average": "none"}},
+    "codauc:the best evaluation": {"select": "best"},
+    "codauc:the last evaluation": {"select": "last"},
     "codauc:the paper's recipe": {"recipe": "paper"},
+}
+WORKERS = {
+    "codauc": {},
+    **{f"codauc:{k} workers": {"workers": k, "simulate": True} for k in (4, 16)},
 }
 SMALL = ("breast cancer", "digits", "spam", "caravan", "default", *TUNED)
 
@@ -242,16 +243,17 @@ def show_ablation(results: list[dict[str, Any]]) -> str:
         found.setdefault(line["method"], {}).setdefault(line["task"], []).append(line["auc"])
     rows = []
     for method in ABLATION:
-        gaps = {t: np.mean(found[method][t]) - np.mean(found["codauc"][t]) for t in tasks}
+        pairs = {t: np.subtract(found[method][t], found["codauc"][t]) for t in tasks}
+        gaps = {t: pairs[t].mean() for t in tasks}
         worst, best = min(gaps, key=gaps.__getitem__), max(gaps, key=gaps.__getitem__)
         mean = np.mean([np.mean(found[method][task]) for task in tasks])
         told = [f"{gaps[worst]:+.4f} {worst}", f"{gaps[best]:+.4f} {best}"]
         name = method.partition(":")[2] or "the default recipe"
-        gap = np.mean(list(gaps.values()))
-        rows.append(
-            [name, f"{mean:.4f}", f"{gap:+.4f}", *(told if method != "codauc" else ["", ""])]
-        )
-    return as_table(["changed", "mean AUC", "change", "most lost", "most won"], rows)
+        errors = [pair.var(ddof=1) / len(pair) for pair in pairs.values() if len(pair) > 1]
+        error = sum(errors) ** 0.5 / len(tasks) if errors else float("nan")
+        gap = f"{np.mean(list(gaps.values())):+.4f} ({error:.4f})"
+        rows.append([name, f"{mean:.4f}", gap, *(told if method != "codauc" else ["", ""])])
+    return as_table(["changed", "mean AUC", "change (se)", "most lost", "most won"], rows)
 
 
 def _gap(first: Any, other: Any) -> str:
@@ -280,6 +282,7 @@ def main() -> None:
     add("--tasks", nargs="+", choices=TASKS, metavar="TASK", help="these instead of a half")
     add("--rare", action="store_true", help=f"tasks of fewer than {RARE} positives; 20 splits")
     add("--ablation", action="store_true", help="the default recipe with one thing changed")
+    add("--workers", action="store_true", help="one worker beside 4 and 16 simulated ones")
     add("--methods", nargs="+", choices=METHODS, default=list(METHODS))
     add("--measure", choices=["auc", "ap"], default="auc", help="for the table")
     add("--jobs", type=int, default=2, help="fits side by side")
@@ -290,6 +293,8 @@ def main() -> None:
     methods = {method: {} for method in options.methods}
     if options.ablation:
         names, methods = options.tasks or SMALL, ABLATION
+    elif options.workers:
+        names, methods = options.tasks or SMALL, WORKERS
     planned = plan(folder, names, options.splits, options.rare)
     jobs = [
         {"task": task, "method": method, "split": split, "options": chosen}
