@@ -97,7 +97,7 @@ def _default(recipe: Recipe, workers: int, facts: Facts) -> Recipe:
         linear = facts.linear and recipe.linear_start is not False
         warm = 1.0 if recipe.name == "bce" else 0.0 if linear else Recipe.warm_start
     passes = facts.samples / (batch * math.sqrt(workers))
-    most = min(_MOST_STEPS, _MOST_SAMPLES / facts.samples * passes)
+    most = min(_MOST_STEPS, 3 * facts.positives, _MOST_SAMPLES / facts.samples * passes)
     total = max(min(_EPOCHS * passes, most), _LEAST_STEPS, passes)  # one pass at least
     stages, factor = recipe.stages or Recipe.stages, recipe.factor or Recipe.factor
     geometric(1.0, 1, stages, factor=factor)  # refuses what could not be counted
@@ -138,11 +138,12 @@ def _batch_size(facts: Facts, workers: int) -> int:
 def table_network(train: Part, numbers: int) -> dict[str, Any]:
     """The arguments of a table's network, beside its columns.
 
-    Few positives get more members, of which each is trained without a fold; many rows more pieces.
+    Few positives get more members, of which each is trained without a fold; many more pieces.
     """
-    pieces = min(48, _INPUTS // max(1, numbers)) if train.samples >= _LARGE else 8
+    few = train.positives < _MANY
+    pieces = 8 if few or train.samples < _LARGE else min(48, _INPUTS // max(1, numbers))
     pieces = 0 if numbers > _WIDE else max(8, pieces)
-    members = 5 if train.positives < _MANY else 2
+    members = 5 if few else 2
     if numbers * (1 + pieces) > _WIDE:
         members = min(members, 3)
     return {"members": members, "widths": [128, 128], "dropout": 0.2, "pieces": pieces}
