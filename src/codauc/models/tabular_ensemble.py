@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from codauc._internal.checks import known_arguments, whole
 from codauc.models.base import MOST_LAYERS, check_size, checked_widths, products
-from codauc.models.tabular import Pieces, TableModel, embedding_width
+from codauc.models.tabular import Pieces, TableModel, asinh, embedding_width
 
 
 class TabularEnsemble(TableModel, name="tabular-ensemble"):
@@ -70,7 +70,8 @@ class TabularEnsemble(TableModel, name="tabular-ensemble"):
         """Logits of the rows `x`: of each member in training, their mean in evaluation."""
         chosen = slice(None) if member is None else slice(member, member + 1)
         numbers, codes = self.columns(x)
-        found: Tensor = self._networks(numbers, codes, chosen) + self.linear(numbers, codes, chosen)
+        linear = self.linear(asinh(numbers), codes, chosen)
+        found: Tensor = self._networks(numbers, codes, chosen) + linear
         if member is not None:
             return found[0]
         return found.t() if self.training else found.mean(0)
@@ -135,8 +136,8 @@ class LinearModels(nn.Module):
         self.categories = nn.ParameterList(torch.zeros(size, members) for size in categories)
 
     def forward(self, numbers: Tensor, codes: tuple[Tensor, ...], chosen: slice) -> Tensor:
-        """Logits [members, N] of the chosen members, without the intercept."""
-        found = numbers.asinh() @ self.numbers[:, chosen]
+        """Logits [members, N] of the chosen members, without the intercept; of asinh of numbers."""
+        found = numbers @ self.numbers[:, chosen]
         for weights, column in zip(self.categories, codes, strict=True):
             found = found + weights[:, chosen].index_select(0, column)
         return found.t()

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from codauc.models import TabularEnsemble
+from codauc.models.tabular import asinh
 from codauc.workers.group import Group
 
 _RIDGE = 1.0  # of the squares of the weights, for a sum over the rows: scikit-learn's C = 1
@@ -31,6 +32,7 @@ def start_linear_models(
         group: the workers; all call it.
     """
     numbers, codes = model.columns(x)
+    numbers = asinh(numbers)
     labels = y.to(x.dtype).unsqueeze(1).expand_as(weights)
     intercept = x.new_zeros(weights.shape[1], requires_grad=True)  # the same on all workers
     slopes: list[Tensor] = list(model.linear.parameters())
