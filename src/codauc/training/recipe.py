@@ -18,10 +18,10 @@ _WARM_UP = 0.05  # the share of the run in which the step size rises
 _MANY = 1000  # positives with which cross-entropy counts as much as the min-max objective, and
 # steps after the warm start are as large as before
 _EPOCHS, _LEAST_STEPS, _MOST_STEPS = 40, 1000, 3000
-_MOST_SAMPLES = 640_000  # that a run draws, unless it has more
+_MOST_SAMPLES = 512_000  # that a run draws, unless it has more
 _WIDE = 2000  # numbers from which on a table's network has no pieces, most of its weights
 _LARGE = 20_000  # samples from which on it has more of them,
-_INPUTS = 512  # of all columns together
+_INPUTS = 384  # of all columns together
 
 # The paper's experiments: section 5, with the smallest T_0 and the largest eta_0 of its grid.
 PAPER = Recipe(

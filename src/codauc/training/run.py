@@ -310,7 +310,7 @@ class WorkerRun:
         """What the report shows beside the scores, by the names of files."""
         opened, group = self.opened, self.group
         assert opened.test is not None
-        limit, seed = max(_SHORT, 0.2 * trained.seconds), trained.settings.seed
+        limit, seed = max(_SHORT, 0.1 * trained.seconds), trained.settings.seed
         limit = _SHORT if trained.interrupted else min(_LONG, limit)
         pending = self.job.requests.pending
 
