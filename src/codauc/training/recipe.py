@@ -20,8 +20,9 @@ _MANY = 1000  # positives with which cross-entropy counts as much as the min-max
 _EPOCHS, _LEAST_STEPS, _MOST_STEPS = 40, 1000, 3000
 _MOST_SAMPLES = 512_000  # that a run draws, unless it has more
 _WIDE = 2000  # numbers from which on a table's network has no pieces, most of its weights
-_LARGE = 20_000  # samples from which on it has more of them,
-_INPUTS = 384  # of all columns together
+_LARGE = 20_000  # samples from which on it has more of them, if positives are many,
+_LARGER = 50_000  # and from which on passes are few
+_INPUTS = 384  # pieces of all columns together
 
 # The paper's experiments: section 5, with the smallest T_0 and the largest eta_0 of its grid.
 PAPER = Recipe(
@@ -130,7 +131,7 @@ def _batch_size(facts: Facts, workers: int) -> int:
     """More where there is more; less on each of several workers, which take as many steps."""
     if facts.images:
         return 64
-    sizes = ((_LARGE, 128), (50_000, 256), (1_000_000, 512))
+    sizes = ((_LARGE, 128), (_LARGER, 256), (1_000_000, 512))
     alone = next((size for limit, size in sizes if facts.samples < limit), 1024)
     return max(32, round(alone / math.sqrt(workers)))
 
@@ -141,12 +142,15 @@ def table_network(train: Part, numbers: int) -> dict[str, Any]:
     Few positives get more members, of which each is trained without a fold; many more pieces.
     """
     few = train.positives < _MANY
-    pieces = 8 if few or train.samples < _LARGE else min(48, _INPUTS // max(1, numbers))
+    much = not few and train.samples >= _LARGE
+    pieces = min(48, _INPUTS // max(1, numbers)) if much else 8
     pieces = 0 if numbers > _WIDE else max(8, pieces)
-    members = 5 if few else 2
+    members, dropout = 5 if few else 2, 0.2
+    if much:  # and a few passes
+        dropout = 0.1 if train.samples < _LARGER else 0.0
     if numbers * (1 + pieces) > _WIDE:
         members = min(members, 3)
-    return {"members": members, "widths": [128, 128], "dropout": 0.2, "pieces": pieces}
+    return {"members": members, "widths": [128, 128], "dropout": dropout, "pieces": pieces}
 
 
 def plan(recipe: Recipe, communication: CommunicationSettings) -> Plan:
