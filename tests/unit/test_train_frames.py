@@ -95,7 +95,7 @@ def test_arrays_and_sparse_matrices_take_their_labels_as_target(here):
 def test_a_test_set_of_its_own_may_be_in_memory(frame, here):
     rows, test = frame[:300], frame[300:]
     summary = codauc.train(rows, target="y", test=test, **FEW)
-    assert (summary["test_samples"], summary["train_samples"]) == (100, 255)
+    assert (summary["test_samples"], summary["train_samples"]) == (100, 300)
     beside = codauc.train(
         rows.drop(columns="y"), target=rows["y"], test=(test.drop(columns="y"), test["y"]), **FEW
     )

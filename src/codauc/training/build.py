@@ -78,7 +78,9 @@ def _network(asked: ModelSettings, opened: DataSet) -> ModelSettings:
     usual, arguments = opened.network()
     name = usual if asked.name == "auto" else asked.name
     if asked.name == "auto" and name == "tabular-ensemble":
-        arguments = {**arguments, **table_network(opened.train, arguments["numbers"])}
+        train = opened.train
+        chosen = table_network(train.samples, train.positives, arguments["numbers"])
+        arguments = {**arguments, **chosen}
     elif name == "tabular":
         pass
     elif name == "mlp":

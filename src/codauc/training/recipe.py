@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from codauc.algorithm.schedules import Stage, geometric
-from codauc.data.dataset import Part
 from codauc.runs.settings import CommunicationSettings, Recipe, first_period
 
 SYNC_EVERY = 32
@@ -60,6 +59,11 @@ class Facts:
     linear: bool = False
     crossable: bool = False
 
+    @property
+    def rarer(self) -> int:
+        """Samples of the rarer class."""
+        return min(self.positives, self.samples - self.positives)
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -98,33 +102,33 @@ def _default(recipe: Recipe, workers: int, facts: Facts) -> Recipe:
         linear = facts.linear and recipe.linear_start is not False
         warm = 1.0 if recipe.name == "bce" else 0.0 if linear else Recipe.warm_start
     passes = facts.samples / (batch * math.sqrt(workers))
-    most = min(_MOST_STEPS, 3 * facts.positives, _MOST_SAMPLES / facts.samples * passes)
+    most = min(_MOST_STEPS, 3 * facts.rarer, _MOST_SAMPLES / facts.samples * passes)
     total = max(min(_EPOCHS * passes, most), _LEAST_STEPS, passes)  # one pass at least
     stages, factor = recipe.stages or Recipe.stages, recipe.factor or Recipe.factor
     geometric(1.0, 1, stages, factor=factor)  # refuses what could not be counted
     parts = sum(factor**s for s in range(stages))
     return Recipe(
         name=recipe.name,
-        lr=0.1 if plain else 1e-3 if facts.images else _step_size(facts.positives),
-        weight_decay=0.0 if facts.images or plain else _weight_decay(facts.positives),
+        lr=0.1 if plain else 1e-3 if facts.images else _step_size(facts.rarer),
+        weight_decay=0.0 if facts.images or plain else _weight_decay(facts.rarer),
         batch_size=batch,
         steps=max(1, round(total * (1 - warm if warm < 1 else 1) / parts)),
         warm_start=warm,
         average="none" if facts.images else Recipe.average,  # BatchNorm's statistics would not fit
         mix=min(1.0, round(facts.positives / _MANY, 4)),
-        crossed=facts.crossable and facts.positives < _MANY,
+        crossed=facts.crossable and facts.rarer < _MANY,
         min_max_scale=1.0 if plain else math.sqrt(min(1.0, max(1, facts.positives) / _MANY)),
     )
 
 
-def _step_size(positives: int) -> float:
+def _step_size(rarer: int) -> float:
     """Smaller where positives are few, and soon learned by heart."""
-    return float(min(Recipe.lr, max(1e-3, Recipe.lr * math.sqrt(positives / 300))))
+    return float(min(Recipe.lr, max(1e-3, Recipe.lr * math.sqrt(rarer / 300))))
 
 
-def _weight_decay(positives: int) -> float:
+def _weight_decay(rarer: int) -> float:
     """Less where positives are many, and say more than the prior does."""
-    return min(Recipe.weight_decay, max(0.1, round(10 / math.sqrt(max(1, positives)), 3)))
+    return min(Recipe.weight_decay, max(0.1, round(10 / math.sqrt(max(1, rarer)), 3)))
 
 
 def _batch_size(facts: Facts, workers: int) -> int:
@@ -136,18 +140,18 @@ def _batch_size(facts: Facts, workers: int) -> int:
     return max(32, round(alone / math.sqrt(workers)))
 
 
-def table_network(train: Part, numbers: int) -> dict[str, Any]:
+def table_network(samples: int, positives: int, numbers: int) -> dict[str, Any]:
     """The arguments of a table's network, beside its columns.
 
     Few positives get more members, of which each is trained without a fold; many more pieces.
     """
-    few = train.positives < _MANY
-    much = not few and train.samples >= _LARGE
+    few = min(positives, samples - positives) < _MANY
+    much = not few and samples >= _LARGE
     pieces = min(48, _INPUTS // max(1, numbers)) if much else 8
     pieces = 0 if numbers > _WIDE else max(8, pieces)
     members, dropout = 5 if few else 2, 0.2
     if much:  # and a few passes
-        dropout = 0.1 if train.samples < _LARGER else 0.0
+        dropout = 0.1 if samples < _LARGER else 0.0
     if numbers * (1 + pieces) > _WIDE:
         members = min(members, 3)
     return {"members": members, "widths": [128, 128], "dropout": dropout, "pieces": pieces}
