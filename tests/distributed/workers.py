@@ -30,6 +30,11 @@ SCENARIOS = {
         "kind": codauc.PPDAdam,
         "coda": {"compress": "int8", "delay": 2},
     },
+    "outer": {"coda": {"outer": codauc.Nesterov(0.7, 0.9)}},
+    "outer, last iterate, int8, delayed": {
+        "opt": {"average": False},
+        "coda": {"outer": codauc.Nesterov(0.7, 0.9), "compress": "int8", "delay": 2},
+    },
     "inner": {"stage": {"local_every": 2}},
     "inner, delayed": {"stage": {"local_every": 2}, "coda": {"delay": 3}},
 }

@@ -62,6 +62,17 @@ def test_periods(every, periods):
     assert [stage.sync_every for stage in found.stages] == periods
 
 
+@pytest.mark.parametrize("text", ["0.7", "0.7,1", "0,0.9", "a,b", "0.7;0.9", "", "1,2,3"])
+def test_bad_outer_steps_are_refused(text):
+    with pytest.raises(ValueError, match="expected a step size above 0 and a momentum"):
+        CommunicationSettings(outer=text)
+
+
+def test_outer_steps_need_averages_of_weights():
+    with pytest.raises(ValueError, match="expected averages=weights"):
+        CommunicationSettings(outer="0.7,0.9", averages="gradients")
+
+
 def test_the_step_size_rises_then_falls_to_nothing():
     factor = factor_of(resolve(RecipeSettings(), 1, TABLE), 1000)
     sizes = [factor(step) for step in range(1000)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from torch import Tensor
@@ -21,9 +21,12 @@ class RoundState:
     encoding: dict[str, Tensor]  # what was lost by compression
     drift: float | None
     under_way: dict[str, Tensor] | None  # a round that has begun and not yet taken effect
+    outer: dict[str, Tensor] = field(default_factory=dict)  # theta and momentum of outer steps
 
-    def check(self, compress: str | None, workers: int) -> None:
+    def check(self, compress: str | None, workers: int, *, outer: bool) -> None:
         """Raise if it is of other rounds."""
+        if self.outer and workers > 1 and not outer:
+            raise ValueError("state saved with outer steps, here none: make CoDA as it was.")
         here = {"compress": compress, "workers": workers}
         if not self.encoding and self.under_way is None:
             del here["workers"]  # nothing in it depends on their number
@@ -83,11 +86,11 @@ class CoDAState:
     def for_workers(self, workers: int) -> CoDAState:
         """The state for another number of workers, once its tensors are the mean of all.
 
-        What compression lost, a round that was under way, and label counts that no round has
-        summed are dropped.
+        What compression lost, a round that was under way, the momentum of outer steps, and label
+        counts that no round has summed are dropped.
         """
         self.optimizer.forget_unreported_labels()
-        rounds = replace(self.averager, encoding={}, under_way=None, workers=workers)
+        rounds = replace(self.averager, encoding={}, under_way=None, workers=workers, outer={})
         return replace(self, averager=rounds)
 
 

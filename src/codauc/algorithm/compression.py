@@ -26,6 +26,9 @@ class Encoding(Protocol):
     def reset(self, message: Tensor) -> None:
         """All workers have this message: changes count from here."""
 
+    def follow(self, message: Tensor) -> None:
+        """All workers took these weights after a round, in place of its mean."""
+
     def state_dict(self) -> dict[str, Tensor]:
         """What a checkpoint needs, as copies."""
 
@@ -44,6 +47,9 @@ class Plain:
         yield self.group.start(Call("sum_", self.kind, message, message))
 
     def reset(self, message: Tensor) -> None:
+        """Nothing to keep."""
+
+    def follow(self, message: Tensor) -> None:
         """Nothing to keep."""
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -90,6 +96,10 @@ class Compressed:
         self.reference.copy_(message[: self.count])
         self.error.zero_()
         self.owner_error.zero_()
+
+    def follow(self, message: Tensor) -> None:
+        """Count changes from these weights; what was lost is still to come."""
+        self.reference.copy_(message[: self.count])
 
     def average(self, message: Tensor) -> Iterator[Pending]:
         """Exchange parts, add them up, gather the answers."""

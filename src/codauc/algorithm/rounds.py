@@ -12,6 +12,7 @@ from torch import Tensor
 
 from codauc.algorithm.coda_state import RoundState
 from codauc.algorithm.compression import Encoding, encoding
+from codauc.algorithm.outer_step import Nesterov, OuterStep
 from codauc.algorithm.ppdsg import PPDSG
 from codauc.algorithm.round_costs import REQUESTS
 from codauc.algorithm.round_message import NotFiniteError as NotFiniteError
@@ -42,15 +43,21 @@ class Averager:
     Label counts, requests and seconds travel with them (`RoundMessage`).
 
     The message is a copy, so that a collective that fails leaves the worker as it was. `compress`
-    sends weights in fewer bytes. If one worker's numbers are not finite, no worker takes the
-    answer over.
+    sends weights in fewer bytes; `outer` is what is done with their mean. If one worker's numbers
+    are not finite, no worker takes the answer over.
     """
 
-    def __init__(self, opt: PPDSG, group: Group, compress: str | None = None) -> None:
+    def __init__(
+        self,
+        opt: PPDSG,
+        group: Group,
+        compress: str | None = None,
+        outer: Nesterov | None = None,
+    ) -> None:
         self.opt, self.group, self.inner, self.compress = opt, group, group, compress
         self.message = RoundMessage(opt, group)
         self.requests, self.finite = self.message.requests, self.message.finite
-        self.encoding = self._new_encoding()
+        self.encoding, self.outer = self._new_encoding(), self._new_outer(outer)
         self.before: Tensor | None = None  # the state when a delayed round began
         self.inner_message: Tensor | None = None
         self.under_way = False  # whether a round has begun and not yet taken effect
@@ -64,6 +71,11 @@ class Averager:
         weights, message = self.opt.trained.weight_size, self.message
         return encoding(self.compress, self.group, weights, message.size, message.vector)
 
+    def _new_outer(self, rule: Nesterov | None) -> OuterStep | None:
+        if rule is None or self.group.size == 1:
+            return None
+        return OuterStep(rule, self.message.vector, self.opt.trained.weight_size)
+
     @torch.no_grad()
     def lay_out(self) -> None:
         """Before a stage: make the message anew if other tensors are trained now.
@@ -73,7 +85,21 @@ class Averager:
         if self.message.layout != self.opt.trained.layout():
             self.message.lay_out()
             self.encoding, self.before, self.inner_message = self._new_encoding(), None, None
+            self.outer = self._new_outer(None if self.outer is None else self.outer.rule)
             self.same_everywhere()
+
+    @torch.no_grad()
+    def begin_stage(self, *, again: bool) -> None:
+        """All workers have the same weights, or go on with a stage that was begun."""
+        if self.outer is not None and not (again and self.outer.begun):
+            self.opt.trained.pack(self.message.state)
+            self.outer.begin(self.message.vector)
+
+    def _step_outside(self) -> None:
+        """Replace the mean of the weights in the message by what the outer step makes of it."""
+        if self.outer is not None:
+            self.outer.take(self.message.vector)
+            self.encoding.follow(self.message.vector)
 
     @torch.no_grad()
     def start(self, **settings: Any) -> None:
@@ -109,6 +135,8 @@ class Averager:
         self.message.unpack_tail()
         if self.watching and not closing:
             self.drift = _drift(self.opt.trained.weights, self.message.vector)
+        if not (closing and self.opt.average):  # a stage's mean is no change since the last round
+            self._step_outside()
         self.opt.trained.unpack(self.message.state)
 
     def _pack(self, primal: list[Tensor] | None) -> None:
@@ -158,6 +186,7 @@ class Averager:
         self.under_way = False
         self.message.unpack_tail()
         assert self.before is not None
+        self._step_outside()
         self.opt.trained.correct(self.message.state, self.before)
 
     def _land(self) -> None:
@@ -210,6 +239,7 @@ class Averager:
             encoding=self.encoding.state_dict(),
             drift=self.drift,
             under_way=None,
+            outer={} if self.outer is None else self.outer.state_dict(),
         )
         if self.under_way:
             assert self.before is not None
@@ -221,10 +251,12 @@ class Averager:
     @torch.no_grad()
     def load(self, state: RoundState) -> None:
         """Take over what `state` gave."""
-        state.check(self.compress, self.group.size)
+        state.check(self.compress, self.group.size, outer=self.outer is not None)
         self.group.wait_for_flight()  # it writes into the message, and into what is loaded
         if state.encoding:
             self.encoding.load_state_dict(state.encoding)
+        if self.outer is not None:
+            self.outer.load_state_dict(state.outer)
         self.drift = state.drift
         saved = state.under_way
         self.flight, self.under_way = None, saved is not None

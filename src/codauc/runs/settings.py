@@ -156,8 +156,9 @@ class CommunicationSettings:
     """How many workers there are, and how often and how they average.
 
     `sync_every` is a number of steps I, "theorem" (Theorem 1's), "once" (a stage's end), or
-    "growing:I": I 3^(s-1) in stage s; "growing" begins with 8. `averages` is "weights", or
-    "gradients" for data parallel training: a message at every step.
+    "growing:I": I 3^(s-1) in stage s; "growing" begins with 8. `outer` is the step size and the
+    momentum of Nesterov's steps along the averaged change of the weights. `averages` is "weights",
+    or "gradients" for data parallel training: a message at every step.
     """
 
     workers: int = setting(
@@ -174,6 +175,9 @@ class CommunicationSettings:
     delay: int = setting(
         0, "hide each round behind this many further steps ({default})", metavar="D", least=0,
         remedy="use 0 to wait for every round")
+    outer: str | None = setting(
+        None, "outer step of each round on the averaged change of the weights, such as 0.7,0.9 "
+        "(none)", metavar="LR,MOMENTUM")
     timeout: float | None = setting(
         None, "longest wait for another worker (ten times the duration of rounds)",
         metavar="SECONDS", above=0, remedy="it is in seconds")
@@ -184,6 +188,13 @@ class CommunicationSettings:
         every = self.sync_every
         if isinstance(every, str):
             choice("sync_every", "growing" if first_period(every) else every, PERIODS)
+        if self.outer is not None:
+            outer_step(self.outer)
+            if self.averages == "gradients":
+                raise ValueError(
+                    f"outer={self.outer!r} with averages=gradients: expected averages=weights; "
+                    "outer steps follow the averaged change of the weights."
+                )
 
 
 @dataclass(frozen=True)
@@ -338,6 +349,24 @@ def first_period(text: str) -> int | None:
             f"sync_every={text!r}: expected growing:I with a number of steps, such as growing:8."
         )
     return int(first)
+
+
+def outer_step(text: str) -> tuple[float, float]:
+    """The step size and the momentum of an outer step.
+
+    >>> outer_step("0.7,0.9")
+    (0.7, 0.9)
+    """
+    try:
+        lr, momentum = map(float, text.split(","))
+    except ValueError:
+        lr, momentum = math.nan, math.nan
+    if not (0 < lr < math.inf and 0 <= momentum < 1):
+        raise ValueError(
+            f"outer={text!r}: expected a step size above 0 and a momentum from 0 to below 1 with a "
+            "comma between; use 0.7,0.9, or leave it out for plain averaging."
+        )
+    return lr, momentum
 
 
 def _without_none(values: Mapping[str, Any]) -> dict[str, Any]:

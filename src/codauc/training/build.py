@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from codauc.algorithm.engine import CoDA
 from codauc.algorithm.loss import MinMaxAUCLoss
+from codauc.algorithm.outer_step import Nesterov
 from codauc.algorithm.ppdadam import PPDAdam
 from codauc.algorithm.ppdsg import PPDSG
 from codauc.data import Batches
@@ -20,7 +21,7 @@ from codauc.data.rows import as_rows
 from codauc.models import TabularNet, build
 from codauc.models.pretrained import load_pretrained
 from codauc.models.registry import IN_CHANNELS
-from codauc.runs.settings import ModelSettings, Recipe, RunSettings
+from codauc.runs.settings import ModelSettings, Recipe, RunSettings, outer_step
 from codauc.training.recipe import SYNC_EVERY, Facts, resolve
 from codauc.workers.agreement import together
 from codauc.workers.group import Group
@@ -184,7 +185,8 @@ def make_engine(
     loss.mean_weight = None if part.weights is None else 1.0
     loss.ratio_told = True  # it is the share in all data, whatever the workers draw
     opt = make_optimizer(trained, loss, recipe)
-    coda = CoDA(opt, group, compress=ways.compress, delay=ways.delay)
+    outer = None if ways.outer is None else Nesterov(*outer_step(ways.outer))
+    coda = CoDA(opt, group, compress=ways.compress, delay=ways.delay, outer=outer)
     if group.size > 1:
         coda.watch_drift()
     return coda
