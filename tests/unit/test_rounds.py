@@ -165,10 +165,11 @@ def test_labels_seen_while_a_round_is_under_way_are_counted_once():
     ("compress", "limit"), [("bf16", 0.51), ("int8", 0.27), ("int4", 0.14), ("int2", 0.08)]
 )
 @pytest.mark.parametrize("workers", [2, 3, 4, 16])
-def test_compressed_rounds_send_so_many_of_the_plain_bytes(compress, limit, workers):
+@pytest.mark.parametrize("kind", [codauc.PPDSG, codauc.PPDAdam])
+def test_compressed_rounds_send_so_many_of_the_plain_bytes(compress, limit, workers, kind):
     def sent(group, **options):
         model = nn.Linear(2000, 40)
-        opt = codauc.PPDSG(model, codauc.MinMaxAUCLoss(pos_ratio=[0.5] * 40))
+        opt = kind(model, codauc.MinMaxAUCLoss(pos_ratio=[0.5] * 40))
         engine = codauc.CoDA(opt, group, **options)
         before = group.ledger.bytes_sent
         engine.averager.round()
@@ -222,6 +223,30 @@ def test_all_but_the_weights_travels_exactly(compress):
         assert torch.allclose(vector, other, rtol=1e-6, atol=0)
         assert torch.equal(counts, other_counts)
         assert counts.flatten().tolist() == [15003, 3 * 10**9]
+
+
+@pytest.mark.parametrize(
+    ("compress", "octaves"), [("bf16", 0.01), ("int8", 0.05), ("int4", 0.5), ("int2", 1.5)]
+)
+def test_moments_come_as_the_mean_of_all_workers_within_a_factor(compress, octaves):
+    """And the same on all of them, with all else as exact as without moments."""
+
+    def work(group, **options):
+        torch.manual_seed(group.rank)
+        model, loss = nn.Linear(500, 2), codauc.MinMaxAUCLoss(pos_ratio=[0.5, 0.5])
+        opt = codauc.PPDAdam(model, loss)
+        coda = codauc.CoDA(opt, group, **options)
+        (second,) = opt.moments([model.weight])
+        second.copy_(torch.exp2(3 * torch.randn(2, 500)))
+        loss.a.fill_(group.rank)
+        coda.averager.round()
+        return second.clone(), loss.a.clone()
+
+    plain, packed = simulate(work, 3), simulate(lambda g: work(g, compress=compress), 3)
+    for (exact, a), (found, other_a) in zip(plain, packed, strict=True):
+        assert torch.equal(found, packed[0][0])
+        assert torch.allclose(a, other_a)
+        assert (found / exact).log2().abs().mean() < octaves
 
 
 def test_weights_in_several_dtypes_and_groups_are_all_sent():

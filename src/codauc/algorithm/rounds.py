@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from codauc.algorithm.coda_state import RoundState
-from codauc.algorithm.compression import Encoding, encoding
+from codauc.algorithm.compression import Encoding, StateSizes, encoding
 from codauc.algorithm.outer_step import Nesterov, OuterStep
 from codauc.algorithm.ppdsg import PPDSG
 from codauc.algorithm.round_costs import REQUESTS
@@ -43,8 +43,8 @@ class Averager:
     Label counts, requests and seconds travel with them (`RoundMessage`).
 
     The message is a copy, so that a collective that fails leaves the worker as it was. `compress`
-    sends weights in fewer bytes; `outer` is what is done with their mean. If one worker's numbers
-    are not finite, no worker takes the answer over.
+    sends weights and moments in fewer bytes; `outer` is what is done with the mean
+    of the weights. If one worker's numbers are not finite, no worker takes the answer over.
     """
 
     def __init__(
@@ -68,8 +68,9 @@ class Averager:
         self.drift: float | None = None  # |w - mean| / |mean| when it was last noted
 
     def _new_encoding(self) -> Encoding:
-        weights, message = self.opt.trained.weight_size, self.message
-        return encoding(self.compress, self.group, weights, message.size, message.vector)
+        trained, message = self.opt.trained, self.message
+        sizes = StateSizes(trained.weight_size, trained.moment_size, message.size)
+        return encoding(self.compress, self.group, sizes, message.vector)
 
     def _new_outer(self, rule: Nesterov | None) -> OuterStep | None:
         if rule is None or self.group.size == 1:

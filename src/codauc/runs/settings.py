@@ -170,7 +170,7 @@ class CommunicationSettings:
         None, "steps between two communication rounds, or theorem, growing[:I], once (32)",
         metavar="I", common=True, least=1, remedy="use 1 to average after every step")
     compress: str | None = setting(
-        None, "send fewer bytes per round: weights in 16, 8, 4 or 2 bits",
+        None, "send fewer bytes per round: weights and moments in 16, 8, 4 or 2 bits",
         metavar="bf16|int8|int4|int2", choices=("bf16", "int8", "int4", "int2"))
     delay: int = setting(
         0, "hide each round behind this many further steps ({default})", metavar="D", least=0,

@@ -104,8 +104,8 @@ def _rounds(
     method: str, work: Workload, network: Network, period: int, compress: str | None
 ) -> PlannedRun:
     rounds = Stage(lr=0.1, steps=work.steps, sync_every=period, dual_samples=_DUAL_SAMPLES).rounds
-    exact = work.statistics + (work.parameters if work.adaptive else 0)
-    cost = round_cost(network, work.parameters, exact, compress=compress)
+    moments = work.parameters if work.adaptive else 0
+    cost = round_cost(network, work.parameters, work.statistics, moments=moments, compress=compress)
     estimate = estimate_cost(network, work.statistics)
     return PlannedRun(
         method=method,
@@ -133,9 +133,9 @@ def recommended(runs: list[PlannedRun]) -> PlannedRun:
 def memory_per_worker(work: Workload, run: PlannedRun) -> int:
     """Bytes of weights, gradients, average, two moments and message; compression keeps five more.
 
-    Activations come on top.
+    With moments in the message it keeps six. Activations come on top.
     """
-    copies = 5 + (run.method != "data parallel") + (5 if run.compress else 0)
+    copies = 5 + (run.method != "data parallel") + (5 + work.adaptive if run.compress else 0)
     return copies * work.parameters * NUMBER
 
 
