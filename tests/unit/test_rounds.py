@@ -348,6 +348,32 @@ def test_a_state_saved_at_any_step_goes_on_bit_for_bit(options, leave_at):
         assert torch.equal(mine, theirs)
 
 
+@pytest.mark.parametrize("compress", ["bf16", "int8", "int4", "int2"])
+def test_a_state_with_compressed_moments_goes_on_bit_for_bit(compress):
+    def work(group, leave):
+        parts = []
+        for _ in range(2):
+            torch.manual_seed(0)
+            model, loss = nn.Linear(3, 1), codauc.MinMaxAUCLoss(pos_ratio=1 / 3)
+            opt = codauc.PPDAdam(model, loss, lr=0.1)
+            parts.append((model, loss, opt, codauc.CoDA(opt, group, compress=compress)))
+        source, (first, second) = batches(group.rank, torch.float32), parts
+        for model, loss, opt, coda in (first, second) if leave else (second,):
+            if coda is second[3] and leave:
+                coda.load_state_dict(first[3].state_dict())
+            for x, y in coda.stage(STAGE, source):
+                opt.zero_grad()
+                loss(model(x), y).backward()
+                opt.step()
+                if leave and coda is first[3] and opt.steps == 12:
+                    break
+        return vectors.state(second[2])
+
+    interrupted, whole = (simulate(lambda g, b=leave: work(g, b), 3) for leave in (True, False))
+    for mine, theirs in zip(interrupted, whole, strict=True):
+        assert torch.equal(mine, theirs)
+
+
 @pytest.mark.parametrize(
     ("saved", "here", "workers", "message"),
     [

@@ -126,6 +126,7 @@ class Compressed:
         rest[self.averaged : self.averaged + len(summed)].copy_(summed)
         self.sent.exact.copy_(self.remainder)
         self.moments.view(-1)[: len(moments)].copy_(moments)
+        self.moments.view(-1)[len(moments) :].zero_()  # where the last answer was decoded
         self.sent.encode_moments(self.moments, self.scratch)
 
     def _add_up(self) -> None:
