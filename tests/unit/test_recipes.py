@@ -53,6 +53,9 @@ def test_the_papers_recipe_is_the_papers():
         ("growing", [8, 24]),
         ("growing:5", [5, 15]),
         ("theorem", [15, 15]),
+        ("qsr:5", ["qsr:5", "qsr:5"]),
+        ("qsr", ["qsr:32", "qsr:32"]),
+        ("auto", ["auto", "auto"]),
         (None, [32, 32]),
     ],
 )

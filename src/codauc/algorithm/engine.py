@@ -165,10 +165,10 @@ class CoDA(RoundControls):
         if not again:
             self.opt.begin_stage(stage.lr)
             self.current, self.closed = stage, False
-            self.schedule.synced_at = self.schedule.inner_at = 0
+            self.schedule.begin(stage, self.stages_done)
         self._compare(stage, again=again)
         if not again:
-            self.averager.lay_out()
+            self.averager.lay_out(measuring=stage.sync_every == "auto")
         self.averager.begin_stage(again=again)
         if stage.local_every is not None:
             self.averager.inner = self.group.machine()
@@ -202,6 +202,7 @@ class CoDA(RoundControls):
             tensors={name: " ".join(rest) for name, *rest in self.opt.trained.layout()},
             step_sizes=[] if again else [float(group["lr"]) for group in self.opt.param_groups],
             last_round=self.schedule.synced_at,
+            upcoming_round=self.schedule.periods.next_at,
             closed=self.closed,
         )
 
@@ -262,8 +263,7 @@ class CoDA(RoundControls):
             stage=self.current,
             stages_done=self.stages_done,
             closed=self.closed,
-            synced_at=self.schedule.synced_at,
-            inner_at=self.schedule.inner_at,
+            **self.schedule.state(),
         ).pack()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -277,7 +277,7 @@ class CoDA(RoundControls):
         set_random_state(saved.streams)
         self.current, self.stages_done, self.closed = saved.stage, saved.stages_done, saved.closed
         self.loop, self._driven, self._ending = None, False, None
-        self.schedule.synced_at, self.schedule.inner_at = saved.synced_at, saved.inner_at
+        self.schedule.load(saved)
 
 
 def _check_arguments(opt: Any, group: Any, settings: Any, outer: Any) -> None:
@@ -318,7 +318,7 @@ def _check_stage(stage: Any, delay: int) -> None:
             f"stage: got {type(stage).__name__}, expected a codauc.Stage; "
             "use codauc.geometric(...) or codauc.Stage(lr=..., steps=...)."
         )
-    if delay >= stage.sync_every and delay:
+    if delay >= stage.least_period and delay and stage.sync_every != "auto":
         raise ValueError(
             f"delay={delay} with sync_every={stage.sync_every}: expected a smaller delay; "
             "a round must have taken effect before the next begins."

@@ -14,9 +14,12 @@ BITS = {"bf16": 16, "int8": 8, "int4": 4, "int2": 2}  # of a compressed weight
 BLOCK = 256  # weights that share a scale, where integers are sent
 
 
-def tail_lengths(tasks: int, workers: int) -> list[int]:
-    """Label counts as two digits each, seconds of each worker, requests, a mark of bad numbers."""
-    return [4 * tasks, workers, len(REQUESTS), 1]
+def tail_lengths(tasks: int, workers: int, measuring: bool = False) -> list[int]:
+    """Label counts as two digits each, seconds of each worker, requests, a mark of bad numbers.
+
+    While `measuring` also seconds per step and drift.
+    """
+    return [4 * tasks, workers, len(REQUESTS), 1, 2 * measuring]
 
 
 def coded_bytes(numbers: int, workers: int, compress: str) -> tuple[int, int]:
