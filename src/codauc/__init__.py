@@ -10,6 +10,7 @@ from codauc.version import __version__ as __version__
 if TYPE_CHECKING:
     from codauc.algorithm.engine import CoDA
     from codauc.algorithm.loss import MinMaxAUCLoss
+    from codauc.algorithm.outer_step import Nesterov
     from codauc.algorithm.ppdadam import PPDAdam
     from codauc.algorithm.ppdsg import PPDSG
     from codauc.algorithm.schedules import Stage, constant, geometric, np_ppd_sg, one_shot, theorem
@@ -32,6 +33,7 @@ __all__ = [
     "Group",
     "LocalGroup",
     "MinMaxAUCLoss",
+    "Nesterov",
     "PPDAdam",
     "RunSettings",
     "Stage",
@@ -61,6 +63,7 @@ _HOMES = {
     "Group": "workers.group",
     "LocalGroup": "workers.group",
     "MinMaxAUCLoss": "algorithm.loss",
+    "Nesterov": "algorithm.outer_step",
     "PPDAdam": "algorithm.ppdadam",
     "PPDSG": "algorithm.ppdsg",
     "RunSettings": "runs.settings",

@@ -9,6 +9,8 @@ from torch import nn
 import codauc
 from codauc.cli.main import main
 from codauc.models import PatchNet
+from codauc.runs.settings import Recipe
+from codauc.training.recipe import factor_of
 
 LINK = ("--bandwidth", "100mbit", "--latency", "1ms")
 
@@ -18,11 +20,15 @@ def planned(capsys, *options):
     return json.loads(capsys.readouterr().out)
 
 
-@pytest.mark.parametrize(("period", "compress"), [(1, None), (8, "int8"), (8, "int2")])
+PLANNED = [(1, None), (8, "int8"), (8, "int2"), ("qsr:32", None), ("qsr:32", "int2")]
+
+
+@pytest.mark.parametrize(("period", "compress"), PLANNED)
 def test_rounds_and_bytes_equal_the_ledger_of_the_run_that_follows(capsys, period, compress):
     found = planned(
-        capsys, "--workers", "3", "--model", "patchnet", "--steps", "20", "--step-time", "1ms"
+        capsys, "--workers", "3", "--model", "patchnet", "--steps", "150", "--step-time", "1ms"
     )
+    factor = factor_of(Recipe(), 150)
     wanted = ("NP-PPD-SG" if period == 1 else "CoDA", period, compress)
     (run,) = [r for r in found["runs"] if (r["method"], r["period"], r["compress"]) == wanted]
 
@@ -32,8 +38,9 @@ def test_rounds_and_bytes_equal_the_ledger_of_the_run_that_follows(capsys, perio
         opt = codauc.PPDAdam(model, loss)
         coda = codauc.CoDA(opt, group, compress=compress)
         data = [(torch.randn(4, 3, 32, 32), torch.tensor([1, 0, 0, 1]))]
-        stage = codauc.Stage(lr=1e-3, steps=20, sync_every=period, dual_samples=4)
+        stage = codauc.Stage(lr=1e-3, steps=150, sync_every=period, dual_samples=4)
         for x, y in coda.stage(stage, data):
+            opt.param_groups[0]["lr"] = 1e-3 * factor(opt.steps)
             opt.zero_grad()
             loss(model(x), y).backward()
             opt.step()

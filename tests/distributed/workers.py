@@ -30,6 +30,18 @@ SCENARIOS = {
         "kind": codauc.PPDAdam,
         "coda": {"compress": "int8", "delay": 2},
     },
+    "outer": {"coda": {"outer": codauc.Nesterov(0.7, 0.9)}},
+    "outer, last iterate, int8, delayed": {
+        "opt": {"average": False},
+        "coda": {"outer": codauc.Nesterov(0.7, 0.9), "compress": "int8", "delay": 2},
+    },
+    "qsr": {"stage": {"sync_every": "qsr:2"}, "falling": 0.7},
+    "qsr, int2, outer": {
+        "stage": {"sync_every": "qsr:2"},
+        "falling": 0.8,
+        "coda": {"compress": "int2", "outer": codauc.Nesterov(0.9, 0.5)},
+    },
+    "auto": {"stage": {"sync_every": "auto"}},
     "inner": {"stage": {"local_every": 2}},
     "inner, delayed": {"stage": {"local_every": 2}, "coda": {"delay": 3}},
 }
@@ -60,8 +72,29 @@ def batches(x, y, size=5):
         yield x[start : start + size], y[start : start + size]
 
 
+class FixedClock:
+    """Steps of a hundredth of a second, wherever they run."""
+
+    seconds = 0.01
+
+    def start(self):
+        """A step begins."""
+
+    def stop(self):
+        """It has ended."""
+
+
 def train(
-    group, stages, dtype, *, pos_ratio=0.3, opt=None, coda=None, stage=None, kind=codauc.PPDSG
+    group,
+    stages,
+    dtype,
+    *,
+    pos_ratio=0.3,
+    opt=None,
+    coda=None,
+    stage=None,
+    kind=codauc.PPDSG,
+    falling=1.0,
 ):
     """Train by the engine; return everything that should be equal however the workers run."""
     del stage
@@ -69,6 +102,9 @@ def train(
     model, loss = Net().to(dtype), codauc.MinMaxAUCLoss(pos_ratio=pos_ratio).to(dtype)
     optimizer = kind(model, loss, lr=0.3, gamma=2.0, **(opt or {}))
     engine = codauc.CoDA(optimizer, group, **(coda or {}))
+    if stages[0].sync_every == "auto":  # times that are equal in every process
+        engine.schedule.clock = FixedClock()
+        group.ledger.seconds = lambda *_: 0.0015 * group.ledger.calls("round")
     x, y = shard(group.rank, dtype)
     source = batches(x, y)
     for each in stages:
@@ -76,6 +112,9 @@ def train(
             optimizer.zero_grad()
             loss(model(features), labels).backward()
             optimizer.step()
+            for parameters in optimizer.param_groups:
+                parameters["lr"] = 0.3 * falling ** (optimizer.steps % each.steps)
+    group.ledger.__dict__.pop("seconds", None)
     tensors = {**model.state_dict(), **loss.state_dict()}
     tensors |= {f"average {i}": tensor for i, tensor in enumerate(optimizer.result)}
     ledger = group.ledger.state_dict()["tallies"]
@@ -85,9 +124,8 @@ def train(
 
 def stages_of(scenario):
     """Three stages of four steps and more, so that rounds fall on and between stages' ends."""
-    return codauc.geometric(
-        0.3, 10, 3, sync_every=4, factor=1.5, dual_samples=12, **scenario.get("stage", {})
-    )
+    options = {"sync_every": 4, **scenario.get("stage", {})}
+    return codauc.geometric(0.3, 10, 3, factor=1.5, dual_samples=12, **options)
 
 
 def all_scenarios(group):

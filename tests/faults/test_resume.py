@@ -93,6 +93,8 @@ WAYS = {
     },
     "gradients": {"workers": 2, "averages": "gradients"},
     "theorem": {"workers": 2, "sync_every": "theorem"},
+    "periods by the step size": {"workers": 2, "sync_every": "qsr:4"},
+    "outer steps, int8": {"workers": 2, "compress": "int8", "outer": "0.7,0.9"},
 }
 
 

@@ -53,6 +53,9 @@ def test_the_papers_recipe_is_the_papers():
         ("growing", [8, 24]),
         ("growing:5", [5, 15]),
         ("theorem", [9, 9]),
+        ("qsr:5", ["qsr:5", "qsr:5"]),
+        ("qsr", ["qsr:32", "qsr:32"]),
+        ("auto", ["auto", "auto"]),
         (None, [32, 32]),
     ],
 )
@@ -60,6 +63,17 @@ def test_periods(every, periods):
     recipe = resolve(RecipeSettings(stages=2, warm_start=0.0), 4, TABLE)
     found = plan(recipe, CommunicationSettings(4, True, every))
     assert [stage.sync_every for stage in found.stages] == periods
+
+
+@pytest.mark.parametrize("text", ["0.7", "0.7,1", "0,0.9", "a,b", "0.7;0.9", "", "1,2,3"])
+def test_bad_outer_steps_are_refused(text):
+    with pytest.raises(ValueError, match="expected a step size above 0 and a momentum"):
+        CommunicationSettings(outer=text)
+
+
+def test_outer_steps_need_averages_of_weights():
+    with pytest.raises(ValueError, match="expected averages=weights"):
+        CommunicationSettings(outer="0.7,0.9", averages="gradients")
 
 
 def test_the_step_size_rises_then_falls_to_nothing():

@@ -33,8 +33,8 @@ def test_bytes_of_rounds_and_estimates_equal_the_ledger(compress, workers, kind)
 
     parameters = 9 * 70 + 70 + 140 + 70 * 2 + 2
     network = Network(workers, 1e6, 0.0)
-    exact = 140 + (parameters if kind is codauc.PPDAdam else 0)
-    cost = round_cost(network, parameters, exact, tasks=2, compress=compress)
+    moments = parameters if kind is codauc.PPDAdam else 0
+    cost = round_cost(network, parameters, 140, moments=moments, tasks=2, compress=compress)
     for rounds, sent, estimate in codauc.launch(work, workers=workers, simulate=True):
         assert rounds == stage.rounds == 3
         assert sent == rounds * cost.bytes

@@ -165,10 +165,11 @@ def test_labels_seen_while_a_round_is_under_way_are_counted_once():
     ("compress", "limit"), [("bf16", 0.51), ("int8", 0.27), ("int4", 0.14), ("int2", 0.08)]
 )
 @pytest.mark.parametrize("workers", [2, 3, 4, 16])
-def test_compressed_rounds_send_so_many_of_the_plain_bytes(compress, limit, workers):
+@pytest.mark.parametrize("kind", [codauc.PPDSG, codauc.PPDAdam])
+def test_compressed_rounds_send_so_many_of_the_plain_bytes(compress, limit, workers, kind):
     def sent(group, **options):
         model = nn.Linear(2000, 40)
-        opt = codauc.PPDSG(model, codauc.MinMaxAUCLoss(pos_ratio=[0.5] * 40))
+        opt = kind(model, codauc.MinMaxAUCLoss(pos_ratio=[0.5] * 40))
         engine = codauc.CoDA(opt, group, **options)
         before = group.ledger.bytes_sent
         engine.averager.round()
@@ -222,6 +223,30 @@ def test_all_but_the_weights_travels_exactly(compress):
         assert torch.allclose(vector, other, rtol=1e-6, atol=0)
         assert torch.equal(counts, other_counts)
         assert counts.flatten().tolist() == [15003, 3 * 10**9]
+
+
+@pytest.mark.parametrize(
+    ("compress", "octaves"), [("bf16", 0.01), ("int8", 0.05), ("int4", 0.5), ("int2", 1.5)]
+)
+def test_moments_come_as_the_mean_of_all_workers_within_a_factor(compress, octaves):
+    """And the same on all of them, with all else as exact as without moments."""
+
+    def work(group, **options):
+        torch.manual_seed(group.rank)
+        model, loss = nn.Linear(500, 2), codauc.MinMaxAUCLoss(pos_ratio=[0.5, 0.5])
+        opt = codauc.PPDAdam(model, loss)
+        coda = codauc.CoDA(opt, group, **options)
+        (second,) = opt.moments([model.weight])
+        second.copy_(torch.exp2(3 * torch.randn(2, 500)))
+        loss.a.fill_(group.rank)
+        coda.averager.round()
+        return second.clone(), loss.a.clone()
+
+    plain, packed = simulate(work, 3), simulate(lambda g: work(g, compress=compress), 3)
+    for (exact, a), (found, other_a) in zip(plain, packed, strict=True):
+        assert torch.equal(found, packed[0][0])
+        assert torch.allclose(a, other_a)
+        assert (found / exact).log2().abs().mean() < octaves
 
 
 def test_weights_in_several_dtypes_and_groups_are_all_sent():
@@ -320,6 +345,32 @@ def test_a_state_saved_at_any_step_goes_on_bit_for_bit(options, leave_at):
         return Run(group, **options).train().train(codauc.Stage(0.1, 12, 5, 8)).vector
 
     for mine, theirs in zip(simulate(interrupted, 3), simulate(whole, 3), strict=True):
+        assert torch.equal(mine, theirs)
+
+
+@pytest.mark.parametrize("compress", ["bf16", "int8", "int4", "int2"])
+def test_a_state_with_compressed_moments_goes_on_bit_for_bit(compress):
+    def work(group, leave):
+        parts = []
+        for _ in range(2):
+            torch.manual_seed(0)
+            model, loss = nn.Linear(3, 1), codauc.MinMaxAUCLoss(pos_ratio=1 / 3)
+            opt = codauc.PPDAdam(model, loss, lr=0.1)
+            parts.append((model, loss, opt, codauc.CoDA(opt, group, compress=compress)))
+        source, (first, second) = batches(group.rank, torch.float32), parts
+        for model, loss, opt, coda in (first, second) if leave else (second,):
+            if coda is second[3] and leave:
+                coda.load_state_dict(first[3].state_dict())
+            for x, y in coda.stage(STAGE, source):
+                opt.zero_grad()
+                loss(model(x), y).backward()
+                opt.step()
+                if leave and coda is first[3] and opt.steps == 12:
+                    break
+        return vectors.state(second[2])
+
+    interrupted, whole = (simulate(lambda g, b=leave: work(g, b), 3) for leave in (True, False))
+    for mine, theirs in zip(interrupted, whole, strict=True):
         assert torch.equal(mine, theirs)
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from torch import Tensor
 
 from codauc.algorithm.optimizer_state import OptimizerState
+from codauc.algorithm.round_periods import PeriodState
 from codauc.algorithm.schedules import Stage
 
 
@@ -21,9 +22,14 @@ class RoundState:
     encoding: dict[str, Tensor]  # what was lost by compression
     drift: float | None
     under_way: dict[str, Tensor] | None  # a round that has begun and not yet taken effect
+    outer: dict[str, Tensor] = field(default_factory=dict)  # theta and momentum of outer steps
+    measuring: bool = False  # whether messages carry measured times and drift
+    seconds: float = 0.0  # of the last round, if they do
 
-    def check(self, compress: str | None, workers: int) -> None:
+    def check(self, compress: str | None, workers: int, *, outer: bool) -> None:
         """Raise if it is of other rounds."""
+        if self.outer and workers > 1 and not outer:
+            raise ValueError("state saved with outer steps, here none: make CoDA as it was.")
         here = {"compress": compress, "workers": workers}
         if not self.encoding and self.under_way is None:
             del here["workers"]  # nothing in it depends on their number
@@ -49,6 +55,7 @@ class CoDAState:
     closed: bool  # whether the stage's iterates are averaged, so that only alpha is missing
     synced_at: int  # the step of its last round
     inner_at: int  # the step of its last round inside the machine
+    periods: PeriodState = field(default_factory=PeriodState)
 
     def pack(self) -> dict[str, Any]:
         """Texts and values; the tensors are shared."""
@@ -57,12 +64,13 @@ class CoDAState:
         optimizer = self.optimizer.pack()
         optimizer["kept"] = {str(i): kept for i, kept in optimizer.pop("state").items()}
         records = {"optimizer": optimizer, "averager": _plain(self.averager)}
+        records["periods"] = self.periods.pack()
         return plain | records | {"stage": stage}
 
     @classmethod
     def unpack(cls, packed: dict[str, Any]) -> CoDAState:
         """What `pack` gave; the tensors are shared."""
-        missing = [f.name for f in fields(cls) if f.name not in packed]
+        missing = [f.name for f in fields(cls) if f.name not in (*packed, "periods")]
         if missing:
             raise ValueError(f"state without {missing}: expected what CoDA.state_dict() gave.")
         stage = packed["stage"]
@@ -72,6 +80,7 @@ class CoDAState:
             ),
             "averager": RoundState(**packed["averager"]),
             "stage": None if stage is None else Stage(**stage),
+            "periods": PeriodState.unpack(packed.get("periods", {})),
         }
         return cls(**packed | records)
 
@@ -83,11 +92,11 @@ class CoDAState:
     def for_workers(self, workers: int) -> CoDAState:
         """The state for another number of workers, once its tensors are the mean of all.
 
-        What compression lost, a round that was under way, and label counts that no round has
-        summed are dropped.
+        What compression lost, a round that was under way, the momentum of outer steps, and label
+        counts that no round has summed are dropped.
         """
         self.optimizer.forget_unreported_labels()
-        rounds = replace(self.averager, encoding={}, under_way=None, workers=workers)
+        rounds = replace(self.averager, encoding={}, under_way=None, workers=workers, outer={})
         return replace(self, averager=rounds)
 
 

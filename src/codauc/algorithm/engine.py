@@ -14,6 +14,7 @@ from codauc.algorithm.coda_state import CoDAState
 from codauc.algorithm.compression import COMPRESSIONS
 from codauc.algorithm.dual_estimate import DUALS, DualEstimate
 from codauc.algorithm.loop_checks import BatchForward, Forward, check_ratio
+from codauc.algorithm.outer_step import Nesterov
 from codauc.algorithm.ppdsg import PPDSG
 from codauc.algorithm.round_controls import RoundControls
 from codauc.algorithm.round_schedule import RoundSchedule
@@ -44,10 +45,11 @@ class CoDA(RoundControls):
     and weights as a third, if samples have some (default: the third of three).
 
     For slow links: `compress="int8"` sends a quarter of the bytes, `"int4"` an eighth, `"int2"` a
-    fifteenth, `"bf16"` a half, with what
-    is lost kept for the next round. `delay=D` lets the workers go on while a round is under way and
-    adds what it changes exactly D steps later (D < I; 0 waits). `settings` are further values, such
-    as the names of the data's columns, that must be equal on all workers.
+    fifteenth, `"bf16"` a half, with what is lost kept for the next round. `delay=D` lets the
+    workers go on while a round is under way and adds what it changes exactly D steps later (D < I;
+    0 waits). `outer=codauc.Nesterov()` lets rounds take a step with momentum along the averaged
+    change of the weights (a single worker takes none). `settings` are further values, such as the
+    names of the data's columns, that must be equal on all workers.
 
     >>> import torch
     >>> from torch import nn
@@ -75,9 +77,10 @@ class CoDA(RoundControls):
         forward: Forward | None = None,
         compress: str | None = None,
         delay: int = 0,
+        outer: Nesterov | None = None,
         settings: dict[str, Any] | None = None,
     ) -> None:
-        _check_arguments(opt, group, settings)
+        _check_arguments(opt, group, settings, outer)
         self.opt = opt
         if compress is not None:
             compress = choice("compress", compress, COMPRESSIONS)
@@ -87,8 +90,9 @@ class CoDA(RoundControls):
         self.dual_estimate = DualEstimate(
             opt, self.group, choice("dual", dual, DUALS), self.forward
         )
-        self.averager = Averager(opt, self.group, compress)
-        self.averager.start(dual=dual, compress=compress, delay=self.delay, settings=settings)
+        self.averager = Averager(opt, self.group, compress, outer)
+        ways = {"compress": compress, "delay": self.delay, "outer": outer and asdict(outer)}
+        self.averager.start(dual=dual, **ways, settings=settings)
         self.stages_done = 0
         self.current: Stage | None = None  # the stage that was begun and not yet finished
         self.closed = False  # whether its iterates are averaged, so that only alpha is missing
@@ -161,10 +165,11 @@ class CoDA(RoundControls):
         if not again:
             self.opt.begin_stage(stage.lr)
             self.current, self.closed = stage, False
-            self.schedule.synced_at = self.schedule.inner_at = 0
+            self.schedule.begin(stage, self.stages_done)
         self._compare(stage, again=again)
         if not again:
-            self.averager.lay_out()
+            self.averager.lay_out(measuring=stage.sync_every == "auto")
+        self.averager.begin_stage(again=again)
         if stage.local_every is not None:
             self.averager.inner = self.group.machine()
         self._modules = list(self.opt.model.modules())  # a walk that is too long for every step
@@ -197,6 +202,7 @@ class CoDA(RoundControls):
             tensors={name: " ".join(rest) for name, *rest in self.opt.trained.layout()},
             step_sizes=[] if again else [float(group["lr"]) for group in self.opt.param_groups],
             last_round=self.schedule.synced_at,
+            upcoming_round=self.schedule.periods.next_at,
             closed=self.closed,
         )
 
@@ -257,8 +263,7 @@ class CoDA(RoundControls):
             stage=self.current,
             stages_done=self.stages_done,
             closed=self.closed,
-            synced_at=self.schedule.synced_at,
-            inner_at=self.schedule.inner_at,
+            **self.schedule.state(),
         ).pack()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -272,10 +277,10 @@ class CoDA(RoundControls):
         set_random_state(saved.streams)
         self.current, self.stages_done, self.closed = saved.stage, saved.stages_done, saved.closed
         self.loop, self._driven, self._ending = None, False, None
-        self.schedule.synced_at, self.schedule.inner_at = saved.synced_at, saved.inner_at
+        self.schedule.load(saved)
 
 
-def _check_arguments(opt: Any, group: Any, settings: Any) -> None:
+def _check_arguments(opt: Any, group: Any, settings: Any, outer: Any) -> None:
     """Raise where one is not what `CoDA` takes."""
     if not isinstance(opt, PPDSG):
         raise ValueError(f"opt: got {type(opt).__name__}, expected a codauc.PPDSG.")
@@ -287,6 +292,11 @@ def _check_arguments(opt: Any, group: Any, settings: Any) -> None:
     if opt.engaged:
         raise ValueError("opt already belongs to a CoDA: make a new PPDSG for a new CoDA.")
     _check_not_data_parallel(opt)
+    if outer is not None and not isinstance(outer, Nesterov):
+        raise ValueError(
+            f"outer: got {type(outer).__name__}, expected codauc.Nesterov(lr=0.7, momentum=0.9), "
+            "or None for plain averaging."
+        )
     if settings is not None and not isinstance(settings, dict):
         raise ValueError(
             f"settings: got {type(settings).__name__}, expected a dict of names and values."
@@ -308,7 +318,7 @@ def _check_stage(stage: Any, delay: int) -> None:
             f"stage: got {type(stage).__name__}, expected a codauc.Stage; "
             "use codauc.geometric(...) or codauc.Stage(lr=..., steps=...)."
         )
-    if delay >= stage.sync_every and delay:
+    if delay >= stage.least_period and delay and stage.sync_every != "auto":
         raise ValueError(
             f"delay={delay} with sync_every={stage.sync_every}: expected a smaller delay; "
             "a round must have taken effect before the next begins."

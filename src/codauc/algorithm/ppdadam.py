@@ -36,8 +36,9 @@ class PPDAdam(PPDSG):
     so does not leave [-1, 1] (with the sigmoid) where positives are rare or shards differ.
 
     s is part of the state that rounds average, in the same collective: the message is twice as long
-    as that of `PPDSG` (`compress` concerns the weights alone). m stays with its worker. The rest is
-    as in `PPDSG`, whose other arguments mean the same; `gamma` is infinite unless given.
+    as that of `PPDSG` (`compress` sends s in as many bits as the weights). m stays with its worker.
+    The rest is as in `PPDSG`, whose other arguments mean the same; `gamma` is infinite unless
+    given.
 
     >>> model, loss = nn.Linear(3, 1), MinMaxAUCLoss(pos_ratio=0.01)
     >>> opt = PPDAdam(model, loss, lr=1e-3)

@@ -59,7 +59,7 @@ def dsg(
             g, now = gradient(score, points[k], x, y, p), points[k]
             w, a, b = (proximal_step(now[i], g[i], start[i], eta, gamma) for i in range(3))  # v
             points[k] = Point(w, a, b, now.alpha + eta * g.alpha)
-        if t % stage.sync_every == 0:
+        if t % stage.least_period == 0:
             points = [mean(points) for _ in workers]
         for k in workers:
             total[k] = Point(*(s + part for s, part in zip(total[k], points[k], strict=True)))

@@ -9,6 +9,7 @@ from torch import Tensor
 from codauc._internal.checks import choice
 from codauc.algorithm.ppdsg import PPDSG
 from codauc.algorithm.round_costs import REQUESTS
+from codauc.algorithm.round_schedule import RoundSchedule
 from codauc.algorithm.rounds import Around, Averager, observing_rounds
 from codauc.workers.group import Group
 
@@ -19,6 +20,7 @@ class RoundControls:
     opt: PPDSG
     group: Group
     averager: Averager
+    schedule: RoundSchedule
 
     def average_gradients(self) -> None:
         """Before `opt.step()`: data parallel training, a message at every step, in place of rounds.
@@ -48,6 +50,23 @@ class RoundControls:
     def requests_heard(self) -> int:
         """How many rounds carried requests so far."""
         return self.averager.requests.heard
+
+    @property
+    def alike(self) -> bool:
+        """Whether all workers have the same state: right after a round that was not delayed."""
+        delayed = self.schedule.delay > 0
+        return 0 < self.opt.steps == self.schedule.synced_at and not delayed
+
+    def period_changes(self) -> list[dict[str, float]]:
+        """Where the period sets itself: stage (from 0), step, period, and what it was found from.
+
+        Seconds per step and per round and the drift are there for "auto"; 0 is not known yet.
+        """
+        changes: list[dict[str, float]] = []
+        for stage, step, period, measured in self.schedule.periods.decisions:
+            known = {} if measured is None else measured._asdict()
+            changes.append({"stage": stage, "step": step, "period": period, **known})
+        return changes
 
     @property
     def under_way(self) -> bool:

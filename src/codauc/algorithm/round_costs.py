@@ -14,22 +14,25 @@ BITS = {"bf16": 16, "int8": 8, "int4": 4, "int2": 2}  # of a compressed weight
 BLOCK = 256  # weights that share a scale, where integers are sent
 
 
-def tail_lengths(tasks: int, workers: int) -> list[int]:
-    """Label counts as two digits each, seconds of each worker, requests, a mark of bad numbers."""
-    return [4 * tasks, workers, len(REQUESTS), 1]
+def tail_lengths(tasks: int, workers: int, measuring: bool = False) -> list[int]:
+    """Label counts as two digits each, seconds of each worker, requests, a mark of bad numbers.
+
+    While `measuring` also seconds per step and drift.
+    """
+    return [4 * tasks, workers, len(REQUESTS), 1, 2 * measuring]
 
 
-def row_lengths(weights: int, exact: int, workers: int, compress: str) -> tuple[int, int, int]:
-    """Of one worker's part of a compressed message: exact numbers, scales, and bytes of codes."""
-    scaled = compress != "bf16"
-    blocks = -(-weights // (workers * (BLOCK if scaled else 1)))
-    codes = blocks * (BLOCK * BITS[compress] // 8 if scaled else 2)
-    return -(-exact // workers), blocks * scaled, codes
+def coded_bytes(numbers: int, workers: int, compress: str) -> tuple[int, int]:
+    """Of one worker's part of so many numbers: bytes of their scales, and of their codes."""
+    if compress == "bf16":
+        return 0, 2 * -(-numbers // workers)
+    blocks = -(-numbers // (workers * BLOCK))
+    return 4 * blocks, blocks * BLOCK * BITS[compress] // 8
 
 
-def row_bytes(exact: int, scales: int, codes: int, itemsize: int = NUMBER) -> int:
-    """Bytes of such a part, a multiple of eight."""
-    return -(-(exact * itemsize + scales * 4 + codes) // 8) * 8
+def row_bytes(exact: int, *coded: tuple[int, int], itemsize: int = NUMBER) -> int:
+    """Of one worker's part of a message, a multiple of eight: exact numbers, and coded ones."""
+    return -(-(exact * itemsize + sum(map(sum, coded))) // 8) * 8
 
 
 @dataclass(frozen=True)
@@ -59,25 +62,29 @@ class RoundCost:
 
 
 def round_cost(
-    network: Network, parameters: int, exact: int = 0, tasks: int = 1, compress: str | None = None
+    network: Network,
+    parameters: int,
+    exact: int = 0,
+    *,
+    moments: int = 0,
+    tasks: int = 1,
+    compress: str | None = None,
 ) -> RoundCost:
     """Of a network's parameters, and `exact` further numbers: its BatchNorm statistics.
 
-    `PPDAdam` sends its second moments, as many as there are parameters, among the exact numbers.
+    `PPDAdam` also sends second `moments`, as many as there are parameters.
 
     >>> cost = round_cost(Network(4, 12.5e6, 0.001), 1_000_000)
     >>> cost.bytes, round(cost.seconds, 3)
     (6000090, 0.486)
     """
-    beside = exact + 3 * tasks + sum(tail_lengths(tasks, network.workers))
+    k, beside = network.workers, exact + 3 * tasks + sum(tail_lengths(tasks, network.workers))
     if compress is None:
-        sent = network.sum_bytes(parameters + beside)
-        seconds = network.sum_seconds(parameters + beside)
-    else:
-        others = network.workers - 1
-        sent = 2 * others * row_bytes(*row_lengths(parameters, beside, network.workers, compress))
-        seconds = (1 + others) * network.latency + sent / network.bandwidth
-    return RoundCost(sent, seconds)
+        numbers = parameters + moments + beside
+        return RoundCost(network.sum_bytes(numbers), network.sum_seconds(numbers))
+    coded = [coded_bytes(numbers, k, compress) for numbers in (parameters, moments)]
+    sent = 2 * (k - 1) * row_bytes(-(-beside // k), *coded)
+    return RoundCost(sent, k * network.latency + sent / network.bandwidth)
 
 
 def estimate_cost(network: Network, statistics: int = 0, tasks: int = 1) -> RoundCost:

@@ -8,6 +8,7 @@ from torch import Tensor
 from codauc.algorithm._large_pages import empty_vector
 from codauc.algorithm.ppdsg import PPDSG
 from codauc.algorithm.round_costs import REQUESTS, tail_lengths
+from codauc.algorithm.round_periods import Measured
 from codauc.workers.group import Group
 
 _BASE = 4096  # counts travel as two digits to this base, each exact in float32
@@ -71,19 +72,22 @@ class RoundMessage:
     """The state, then label counts, seconds of the last round, requests and a mark of bad numbers.
 
     The seconds show who waited: the worker whose round took the least waited for nobody. A single
-    worker sends no state.
+    worker sends no state. While `measuring`, seconds per step and drift come last, for periods that
+    set themselves.
     """
 
     def __init__(self, opt: PPDSG, group: Group) -> None:
-        self.opt, self.group = opt, group
-        self.tail_sizes = tail_lengths(opt.loss.tasks, group.size)
+        self.opt, self.group, self.measuring = opt, group, False
+        self.measured = (0.0, 0.0)  # seconds per step and drift of this worker
+        self.heard: Measured | None = None  # what the last answer said of all
         self.lay_out()
         self.labels = opt.loss.seen.clone()  # the label counts that the last message reports
         self.requests = RoundRequests()
         self.finite = FiniteCheck(group, self.vector.device)
 
     def lay_out(self) -> None:
-        """Make the vector for what is trained now."""
+        """Make the vector for what is trained and measured now."""
+        self.tail_sizes = tail_lengths(self.opt.loss.tasks, self.group.size, self.measuring)
         self.layout = self.opt.trained.layout()
         self.size = self.opt.trained.size if self.group.size > 1 else 0  # of the state
         self.vector = self.buffer()
@@ -102,7 +106,7 @@ class RoundMessage:
         """Write the state, divided, with other values in the place of v if given, and the rest."""
         loss = self.opt.loss
         self.opt.trained.pack(self.state, primal, divisor)
-        digits, times, asking, bad = self._tail()
+        digits, times, asking, bad, measures = self._tail()
         self.labels.copy_(loss.seen)
         fresh = loss.seen - loss.reported
         digits[0].copy_(fresh // _BASE)
@@ -110,17 +114,21 @@ class RoundMessage:
         times.zero_()[self.group.rank] = seconds
         asking.copy_(asking.new_tensor(self.requests.values()))
         bad.fill_(float(not self.finite.is_finite(self.state)))
+        measures.copy_(measures.new_tensor(self.measured[: len(measures)]))
 
     def unpack_tail(self) -> None:
         """Take from the answer what is not state; raise if a worker's numbers are not finite."""
-        digits, times, asking, bad = self._tail()
+        digits, times, asking, bad, measures = self._tail()
         self.finite.refuse(float(bad))
         self.requests.hear(asking)
         high, low = digits.round().to(torch.int64)
         self.opt.loss.agree(high * _BASE + low, self.labels)
         if (least := float(times.min())) > 0:  # all workers report the round before
             self.group.ledger.of("round").waiting += float(times[self.group.rank]) - least
+        if self.measuring:
+            step_seconds, drift = (measures / self.group.size).tolist()
+            self.heard = Measured(step_seconds, least, drift)
 
-    def _tail(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        digits, times, asking, bad = torch.split(self.vector[self.size :], self.tail_sizes)
-        return digits.view(2, 2, -1), times, asking, bad
+    def _tail(self) -> tuple[Tensor, ...]:
+        digits, *rest = torch.split(self.vector[self.size :], self.tail_sizes)
+        return digits.view(2, 2, -1), *rest

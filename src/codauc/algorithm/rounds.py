@@ -11,11 +11,13 @@ import torch
 from torch import Tensor
 
 from codauc.algorithm.coda_state import RoundState
-from codauc.algorithm.compression import Encoding, encoding
+from codauc.algorithm.compression import Encoding, StateSizes, encoding
+from codauc.algorithm.gradient_rounds import average_gradients
+from codauc.algorithm.outer_step import Nesterov, OuterStep
 from codauc.algorithm.ppdsg import PPDSG
-from codauc.algorithm.round_costs import REQUESTS
 from codauc.algorithm.round_message import NotFiniteError as NotFiniteError
 from codauc.algorithm.round_message import RoundMessage
+from codauc.algorithm.round_periods import Measured
 from codauc.algorithm.same_start import broadcast_outside_rounds, settings_to_compare
 from codauc.algorithm.trained_state import view_like
 from codauc.workers.agreement import compare
@@ -42,38 +44,78 @@ class Averager:
     Label counts, requests and seconds travel with them (`RoundMessage`).
 
     The message is a copy, so that a collective that fails leaves the worker as it was. `compress`
-    sends weights in fewer bytes. If one worker's numbers are not finite, no worker takes the
-    answer over.
+    sends weights and moments in fewer bytes; `outer` is what is done with the mean
+    of the weights. If one worker's numbers are not finite, no worker takes the answer over.
     """
 
-    def __init__(self, opt: PPDSG, group: Group, compress: str | None = None) -> None:
+    def __init__(
+        self,
+        opt: PPDSG,
+        group: Group,
+        compress: str | None = None,
+        outer: Nesterov | None = None,
+    ) -> None:
         self.opt, self.group, self.inner, self.compress = opt, group, group, compress
         self.message = RoundMessage(opt, group)
         self.requests, self.finite = self.message.requests, self.message.finite
-        self.encoding = self._new_encoding()
+        self.encoding, self.outer = self._new_encoding(), self._new_outer(outer)
         self.before: Tensor | None = None  # the state when a delayed round began
         self.inner_message: Tensor | None = None
         self.under_way = False  # whether a round has begun and not yet taken effect
         self.flight: Flight | None = None
         self.seconds = 0.0  # of the last round
+        self.step_seconds = 0.0  # of this worker, for messages that carry measures
         self.around: Around = nullcontext  # each round
         self.watching = False  # whether rounds note the drift, which takes one more pass
         self.drift: float | None = None  # |w - mean| / |mean| when it was last noted
 
     def _new_encoding(self) -> Encoding:
-        weights, message = self.opt.trained.weight_size, self.message
-        return encoding(self.compress, self.group, weights, message.size, message.vector)
+        trained, message = self.opt.trained, self.message
+        sizes = StateSizes(trained.weight_size, trained.moment_size, message.size)
+        return encoding(self.compress, self.group, sizes, message.vector)
+
+    def _new_outer(self, rule: Nesterov | None) -> OuterStep | None:
+        if rule is None or self.group.size == 1:
+            return None
+        return OuterStep(rule, self.message.vector, self.opt.trained.weight_size)
 
     @torch.no_grad()
-    def lay_out(self) -> None:
+    def lay_out(self, *, measuring: bool) -> None:
         """Before a stage: make the message anew if other tensors are trained now.
 
-        All workers take them from worker 0, as at the start.
+        All workers take them from worker 0, as at the start. `measuring` is for periods that set
+        themselves.
         """
-        if self.message.layout != self.opt.trained.layout():
+        changed = self.message.layout != self.opt.trained.layout()
+        self._measure(measuring)
+        if changed:
             self.message.lay_out()
             self.encoding, self.before, self.inner_message = self._new_encoding(), None, None
+            self.outer = self._new_outer(None if self.outer is None else self.outer.rule)
             self.same_everywhere()
+
+    def _measure(self, measuring: bool) -> None:
+        """Let messages carry measured times and drift, or no longer; all workers are equal now."""
+        if measuring == self.message.measuring or self.group.size == 1:
+            return
+        self.message.measuring, self.watching = measuring, measuring or self.watching
+        self.message.lay_out()
+        self.encoding, self.inner_message = self._new_encoding(), None
+        self.opt.trained.pack(self.message.state)
+        self.encoding.reset(self.message.vector)
+
+    @torch.no_grad()
+    def begin_stage(self, *, again: bool) -> None:
+        """All workers have the same weights, or go on with a stage that was begun."""
+        if self.outer is not None and not (again and self.outer.begun):
+            self.opt.trained.pack(self.message.state)
+            self.outer.begin(self.message.vector)
+
+    def _step_outside(self) -> None:
+        """Replace the mean of the weights in the message by what the outer step makes of it."""
+        if self.outer is not None:
+            self.outer.take(self.message.vector)
+            self.encoding.follow(self.message.vector)
 
     @torch.no_grad()
     def start(self, **settings: Any) -> None:
@@ -109,10 +151,18 @@ class Averager:
         self.message.unpack_tail()
         if self.watching and not closing:
             self.drift = _drift(self.opt.trained.weights, self.message.vector)
+        if not (closing and self.opt.average):  # a stage's mean is no change since the last round
+            self._step_outside()
         self.opt.trained.unpack(self.message.state)
 
     def _pack(self, primal: list[Tensor] | None) -> None:
+        self.message.measured = (self.step_seconds, self.drift or 0.0)
         self.message.pack(primal, self.encoding.divisor, self.seconds)
+
+    @property
+    def measured(self) -> Measured | None:
+        """What the last round said of all workers, if messages carry measures."""
+        return self.message.heard
 
     def _average(self) -> Iterator[Pending]:
         before = self.group.ledger.seconds("round", "reply")
@@ -158,6 +208,10 @@ class Averager:
         self.under_way = False
         self.message.unpack_tail()
         assert self.before is not None
+        if self.message.measuring:
+            weights = self.before[: self.opt.trained.weight_size]
+            self.drift = _drift([weights], self.message.vector)
+        self._step_outside()
         self.opt.trained.correct(self.message.state, self.before)
 
     def _land(self) -> None:
@@ -173,22 +227,8 @@ class Averager:
     @torch.no_grad()
     def gradients(self) -> None:
         """Replace the gradients by their mean, in one message with the requests."""
-        if self.group.size == 1:
-            return
-        found = [p.grad for group in self.opt.param_groups for p in group["params"]]
-        gradients = [gradient for gradient in found if gradient is not None]
-        asking = gradients[0].new_tensor(self.requests.values())
-        message = torch.cat([*(gradient.flatten() for gradient in gradients), asking])
-        bad = float(not self.finite.is_finite(message))
-        message = torch.cat([message, message.new_tensor([bad])])
-        self.group.sum_(message.div_(self.group.size), "round")
-        *means, asking, bads = torch.split(
-            message, [*(gradient.numel() for gradient in gradients), len(REQUESTS), 1]
-        )
-        self.requests.hear(asking)
-        self.finite.refuse(float(bads))
-        for gradient, mean in zip(gradients, means, strict=True):
-            gradient.copy_(mean.view_as(gradient))
+        if self.group.size > 1:
+            average_gradients(self.opt, self.group, self.requests, self.finite)
 
     def _alone(self, *, closing: bool = False) -> None:
         """With nobody to average with: a single state is its own mean."""
@@ -210,6 +250,9 @@ class Averager:
             encoding=self.encoding.state_dict(),
             drift=self.drift,
             under_way=None,
+            outer={} if self.outer is None else self.outer.state_dict(),
+            measuring=self.message.measuring,
+            seconds=self.seconds if self.message.measuring else 0.0,
         )
         if self.under_way:
             assert self.before is not None
@@ -221,10 +264,14 @@ class Averager:
     @torch.no_grad()
     def load(self, state: RoundState) -> None:
         """Take over what `state` gave."""
-        state.check(self.compress, self.group.size)
+        state.check(self.compress, self.group.size, outer=self.outer is not None)
+        self._measure(state.measuring)
+        self.seconds = state.seconds
         self.group.wait_for_flight()  # it writes into the message, and into what is loaded
         if state.encoding:
             self.encoding.load_state_dict(state.encoding)
+        if self.outer is not None:
+            self.outer.load_state_dict(state.outer)
         self.drift = state.drift
         saved = state.under_way
         self.flight, self.under_way = None, saved is not None

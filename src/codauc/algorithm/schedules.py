@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TypedDict, Unpack
 
 from codauc._internal.checks import known_arguments, real, whole
+from codauc._internal.sync_periods import named_period
 from codauc.algorithm.theory import round_up, theorem1
 
 
@@ -24,13 +25,17 @@ class Stage:
     samples also give a and b, the mean scores of the two classes: after a warm start with another
     loss, which does not move them.
 
+    `sync_every` may also say how the period sets itself: "qsr:8" begins with I = 8 and grows as the
+    step size falls within the run, I = 8 (eta_peak / eta)^2; "auto" measures steps, rounds and
+    drift, and finds the shortest period whose rounds take at most 5% of the time.
+
     >>> Stage(lr=0.1, steps=100, sync_every=64).rounds
     2
     """
 
     lr: float
     steps: int
-    sync_every: int = 1
+    sync_every: int | str = 1
     dual_samples: int = 1024
     local_every: int | None = None
     estimate_ab: bool = False
@@ -38,18 +43,16 @@ class Stage:
     def __post_init__(self) -> None:
         lr = real("lr", self.lr, above=0, remedy="use a positive step size, such as 0.1")
         steps = whole("steps", self.steps, least=1, remedy="a stage has at least one step")
-        every = whole(
-            "sync_every", self.sync_every, least=1, remedy="use 1 to average after every step"
-        )
+        every: int | str = _period(self.sync_every)
         samples = whole(
             "dual_samples", self.dual_samples, least=1, remedy="alpha is estimated from samples"
         )
         local = self.local_every
         if local is not None:
             local = whole("local_every", local, least=1, remedy="use None not to average locally")
-            if local >= every:
+            if local >= (least := _least(every)) and every != "auto":
                 raise ValueError(
-                    f"local_every={local} with sync_every={every}: expected less; machines average "
+                    f"local_every={local} with sync_every={least}: expected less; machines average "
                     "inside more often than across, and None means never."
                 )
         if not isinstance(self.estimate_ab, bool):
@@ -59,9 +62,29 @@ class Stage:
             object.__setattr__(self, name, value)
 
     @property
+    def least_period(self) -> int:
+        """I, or the least that it can become where it sets itself."""
+        return _least(self.sync_every)
+
+    @property
     def rounds(self) -> int:
-        """Communication rounds, ceil(T/I); the estimate of alpha is counted apart."""
-        return -(-self.steps // self.sync_every)
+        """Communication rounds, ceil(T/I); the estimate of alpha is counted apart.
+
+        Where I sets itself, there are at most so many.
+        """
+        return -(-self.steps // self.least_period)
+
+
+def _period(every: int | str) -> int | str:
+    """A number of steps, or "qsr:I" or "auto"."""
+    if not isinstance(every, str):
+        return whole("sync_every", every, least=1, remedy="use 1 to average after every step")
+    name, first = named_period(every, ("qsr", "auto"))
+    return f"qsr:{first}" if name == "qsr" else name
+
+
+def _least(every: int | str) -> int:
+    return every if isinstance(every, int) else named_period(every)[1]
 
 
 class StageOptions(TypedDict, total=False):
@@ -89,7 +112,7 @@ def geometric(
     lr: float,
     steps: int,
     stages: int,
-    sync_every: int = 1,
+    sync_every: int | str = 1,
     *,
     factor: float = 3,
     grow_sync_every: bool = False,
@@ -112,17 +135,25 @@ def geometric(
             first,
             lr=first.lr / scale,
             steps=round_up(first.steps * scale),
-            sync_every=round_up(first.sync_every * (scale if grow_sync_every else 1)),
+            sync_every=_grown(first.sync_every, scale if grow_sync_every else 1),
         )
         for scale in _scales(factor, stages, first)
     ]
+
+
+def _grown(every: int | str, scale: float) -> int | str:
+    if isinstance(every, int):
+        return round_up(every * scale)
+    if scale != 1:
+        raise ValueError(f"sync_every={every!r} with grow_sync_every: expected a number of steps.")
+    return every
 
 
 def _scales(factor: float, stages: int, first: Stage) -> list[float]:
     """factor^0, ..., factor^(stages-1), refused where T or I could no longer be counted."""
     factor = real("factor", factor, least=1, remedy="use 1 for equal stages, 3 as the paper does")
     stages = whole("stages", stages, least=1, remedy="use 1 for a single stage")
-    longest = max(first.steps, first.sync_every)
+    longest = max(first.steps, first.least_period)
     if math.log2(longest) + (stages - 1) * math.log2(factor) > 53:
         raise ValueError(
             f"stages={stages}: expected a last stage below 2^53 steps, got "
@@ -133,7 +164,11 @@ def _scales(factor: float, stages: int, first: Stage) -> list[float]:
 
 @known_arguments
 def constant(
-    lr: float, steps: int, stages: int = 1, sync_every: int = 1, **further: Unpack[StageOptions]
+    lr: float,
+    steps: int,
+    stages: int = 1,
+    sync_every: int | str = 1,
+    **further: Unpack[StageOptions],
 ) -> list[Stage]:
     """Equal stages: only the anchor and alpha are renewed between them.
 

@@ -74,9 +74,8 @@ class TrainedState:
         self.weight_size = sum(weight.numel() for weight in self.weights)
         self.steered_size = self.weight_size + 3 * loss.tasks  # what steps move
         self.moments = moments
-        self.size = sum(tensor.numel() for tensor in tensors)
-        if moments is not None:
-            self.size += self.weight_size
+        self.moment_size = 0 if moments is None else self.weight_size
+        self.size = sum(tensor.numel() for tensor in tensors) + self.moment_size
 
     def tensors(self) -> list[Tensor]:
         """All tensors, in the order of a message."""

@@ -14,8 +14,9 @@ from typing import Any
 
 from codauc._internal.files import read_text
 from codauc._internal.setting_types import Setting
+from codauc._internal.sync_periods import PERIODS, named_period
 from codauc.runs.named_settings import TABLES, settings_with_options
-from codauc.runs.settings import CONFIG, PERIODS, RecipeSettings, RunSettings, first_period
+from codauc.runs.settings import CONFIG, RecipeSettings, RunSettings
 
 
 def add_setting(group: Any, each: Setting, dest: str, *, hidden: bool = False) -> None:
@@ -132,9 +133,10 @@ def read_list(text: str) -> tuple[str, ...]:
 
 def _period(text: str) -> int | str:
     try:
-        if text in PERIODS or first_period(text) is not None:
-            return text
-        return int(text)
+        if not text[:1].isalpha():
+            return int(text)
+        named_period(text)
+        return text
     except ValueError:
         raise argparse.ArgumentTypeError(
             f"{text!r}: expected a number of steps, {', '.join(PERIODS)}"

@@ -99,11 +99,18 @@ def _in_short(summary: Mapping[str, Any]) -> str:
         f"Network {model['name']} ({formats.count(model['parameters'])} parameters)",
         f"recipe {summary['recipe']}",
         f"model of step {formats.count(summary['best_step'])} kept",
-        "one worker"
-        if workers == 1
-        else f"{workers} workers, averaged every {summary['sync_every']} steps",
+        "one worker" if workers == 1 else f"{workers} workers, averaged {_period(summary)}",
     ]
     return ", ".join(parts) + "."
+
+
+def _period(summary: Mapping[str, Any]) -> str:
+    """How often workers are averaged, and between what bounds the period set itself."""
+    every, changes = summary["sync_every"], summary.get("periods")
+    if not changes:
+        return f"every {every} steps"
+    found = [change["period"] for change in changes]
+    return f"every {min(found)} to {max(found)} steps ({every}, {len(found)} changes)"
 
 
 def _stopped(summary: Mapping[str, Any]) -> str:

@@ -38,9 +38,9 @@ def ways(settings: RunSettings) -> dict[str, RunSettings]:
     steps, every = plan(recipe, parts).steps, parts.sync_every or SYNC_EVERY
     bce = replace(recipe, name="bce", warm_start=1.0, steps=steps, stages=1)
     rounds = replace(parts, averages="weights", sync_every=every)
-    each_step = replace(rounds, sync_every=1, delay=0)
+    each_step = replace(rounds, sync_every=1, delay=0, outer=None)
     alone = replace(each_step, workers=1, simulate=True)
-    once = replace(rounds, sync_every="once", delay=0)
+    once = replace(rounds, sync_every="once", delay=0, outer=None)
     return {
         "coda": replace(settings, communication=rounds),
         "ppd-sg": replace(settings, communication=alone),

@@ -17,13 +17,12 @@ import tomli_w
 from codauc._internal.checks import choice, known_arguments, shown
 from codauc._internal.imports import is_import_path
 from codauc._internal.setting_types import check, setting
+from codauc._internal.sync_periods import named_period
 from codauc._internal.threshold_rules import threshold_rule
 from codauc.data.data_settings import DataSettings
 
 CONFIG = "config.toml"  # its name in the directory of a run
 RECIPES = ("default", "paper", "bce")
-PERIODS = ("theorem", "growing", "once")
-_GROWING = 8  # the first stage's I, if it grows
 
 
 T = TypeVar("T")
@@ -165,9 +164,11 @@ class RecipeSettings(Recipe):
 class CommunicationSettings:
     """How many workers there are, and how often and how they average.
 
-    `sync_every` is a number of steps I, "theorem" (Theorem 1's), "once" (a stage's end), or
-    "growing:I": I 3^(s-1) in stage s; "growing" begins with 8. `averages` is "weights", or
-    "gradients" for data parallel training: a message at every step.
+    `sync_every` is a number of steps I, "theorem" (Theorem 1's), "once" (a stage's end),
+    "growing:I": I 3^(s-1) in stage s, "qsr:I": I at the peak of the step size, then as the inverse
+    of its square, or "auto": by measured times and drift. `outer` is the step size and the
+    momentum of Nesterov's steps along the averaged change of the weights. `averages` is "weights",
+    or "gradients" for data parallel training: a message at every step.
     """
 
     workers: int = setting(
@@ -176,14 +177,17 @@ class CommunicationSettings:
     simulate: bool = setting(
         False, "workers simulated in this process, one after the other", metavar="K", common=True)
     sync_every: int | str | None = setting(
-        None, "steps between two communication rounds, or theorem, growing[:I], once (32)",
-        metavar="I", common=True, least=1, remedy="use 1 to average after every step")
+        None, "steps between two communication rounds, or theorem, growing[:I], once, qsr[:I], "
+        "auto (32)", metavar="I", common=True, least=1, remedy="use 1 to average after every step")
     compress: str | None = setting(
-        None, "send fewer bytes per round: weights in 16, 8, 4 or 2 bits",
+        None, "send fewer bytes per round: weights and moments in 16, 8, 4 or 2 bits",
         metavar="bf16|int8|int4|int2", choices=("bf16", "int8", "int4", "int2"))
     delay: int = setting(
         0, "hide each round behind this many further steps ({default})", metavar="D", least=0,
         remedy="use 0 to wait for every round")
+    outer: str | None = setting(
+        None, "outer step of each round on the averaged change of the weights, such as 0.7,0.9 "
+        "(none)", metavar="LR,MOMENTUM")
     timeout: float | None = setting(
         None, "longest wait for another worker (ten times the duration of rounds)",
         metavar="SECONDS", above=0, remedy="it is in seconds")
@@ -193,7 +197,14 @@ class CommunicationSettings:
         check(self)
         every = self.sync_every
         if isinstance(every, str):
-            choice("sync_every", "growing" if first_period(every) else every, PERIODS)
+            named_period(every)
+        if self.outer is not None:
+            outer_step(self.outer)
+            if self.averages == "gradients":
+                raise ValueError(
+                    f"outer={self.outer!r} with averages=gradients: expected averages=weights; "
+                    "outer steps follow the averaged change of the weights."
+                )
 
 
 @dataclass(frozen=True)
@@ -332,22 +343,22 @@ def _table(name: str, value: Any) -> Any:
     return known_arguments(kind)(**value)
 
 
-def first_period(text: str) -> int | None:
-    """The first stage's I where it grows from stage to stage; None where it does not.
+def outer_step(text: str) -> tuple[float, float]:
+    """The step size and the momentum of an outer step.
 
-    >>> first_period("growing"), first_period("growing:64"), first_period("once")
-    (8, 64, None)
+    >>> outer_step("0.7,0.9")
+    (0.7, 0.9)
     """
-    name, _, first = text.partition(":")
-    if name != "growing":
-        return None
-    if not first:
-        return _GROWING
-    if not first.isascii() or not first.isdigit() or int(first) < 1:
+    try:
+        lr, momentum = map(float, text.split(","))
+    except ValueError:
+        lr, momentum = math.nan, math.nan
+    if not (0 < lr < math.inf and 0 <= momentum < 1):
         raise ValueError(
-            f"sync_every={text!r}: expected growing:I with a number of steps, such as growing:8."
+            f"outer={text!r}: expected a step size above 0 and a momentum from 0 to below 1 with a "
+            "comma between; use 0.7,0.9, or leave it out for plain averaging."
         )
-    return int(first)
+    return lr, momentum
 
 
 def _without_none(values: Mapping[str, Any]) -> dict[str, Any]:

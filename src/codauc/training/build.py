@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from codauc.algorithm.engine import CoDA
 from codauc.algorithm.loss import MinMaxAUCLoss
+from codauc.algorithm.outer_step import Nesterov
 from codauc.algorithm.ppdadam import PPDAdam
 from codauc.algorithm.ppdsg import PPDSG
 from codauc.data import Batches
@@ -22,7 +23,7 @@ from codauc.models import TabularEnsemble, build
 from codauc.models.pretrained import load_pretrained
 from codauc.models.registry import IN_CHANNELS
 from codauc.models.tabular import TableModel
-from codauc.runs.settings import ModelSettings, Recipe, RunSettings
+from codauc.runs.settings import ModelSettings, Recipe, RunSettings, outer_step
 from codauc.training.crossed import can_cross, member_weights
 from codauc.training.linear_start import start_linear_models
 from codauc.training.recipe import SYNC_EVERY, Facts, resolve, table_network
@@ -202,7 +203,8 @@ def make_engine(
     """
     ways = settings.communication
     opt = make_trained(settings, part, group, ratio, model)
-    coda = CoDA(opt, group, compress=ways.compress, delay=ways.delay)
+    outer = None if ways.outer is None else Nesterov(*outer_step(ways.outer))
+    coda = CoDA(opt, group, compress=ways.compress, delay=ways.delay, outer=outer)
     if group.size > 1:
         coda.watch_drift()
     return coda

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 
+from codauc._internal.sync_periods import named_period
 from codauc.algorithm.loss import MinMaxAUCLoss
 from codauc.algorithm.ppdadam import PPDAdam
 from codauc.algorithm.round_costs import NUMBER, estimate_cost, round_cost
 from codauc.algorithm.round_costs import Network as Network
+from codauc.algorithm.round_periods import Measured, measured_period, quadratic_rounds
 from codauc.algorithm.schedules import Stage
+from codauc.runs.settings import Recipe
+from codauc.training.recipe import factor_of
 
 PERIODS = (8, 64, 512)
+QUADRATIC = "qsr:32"
 CODECS = (None, "int8", "int2")
 SHARE = 0.05  # of the time, that communication may take in the plan that is recommended
 HARMLESS = 64  # the largest period without a loss of AUC in the paper, for 16 workers
@@ -39,7 +44,7 @@ class PlannedRun:
     """One way to train: what it sends and how long it takes."""
 
     method: str
-    period: int
+    period: int | str
     compress: str | None
     rounds: int
     bytes_per_worker: int
@@ -83,13 +88,16 @@ def measured_step(model: nn.Module, inputs: torch.Tensor, repeats: int = 10) -> 
 def planned_runs(work: Workload, network: Network) -> list[PlannedRun]:
     """Data parallel training, NP-PPD-SG, and CoDA with several periods and encodings.
 
+    "qsr" is a period that grows as the step size falls; what "auto" would do is an estimate.
+
     Rounds and bytes of CoDA and NP-PPD-SG are those that the ledger of a run of one stage counts,
     its closing round and its estimate of alpha included; evaluations come on top.
     """
     found = [_data_parallel(work, network), _rounds("NP-PPD-SG", work, network, 1, None)]
     for period in PERIODS:
         found += [_rounds("CoDA", work, network, period, codec) for codec in CODECS]
-    return found
+    found += [_rounds("CoDA", work, network, QUADRATIC, codec) for codec in CODECS]
+    return [*found, *(_estimated(work, network, codec) for codec in CODECS)]
 
 
 def _data_parallel(work: Workload, network: Network) -> PlannedRun:
@@ -101,11 +109,14 @@ def _data_parallel(work: Workload, network: Network) -> PlannedRun:
 
 
 def _rounds(
-    method: str, work: Workload, network: Network, period: int, compress: str | None
+    method: str, work: Workload, network: Network, period: int | str, compress: str | None
 ) -> PlannedRun:
     rounds = Stage(lr=0.1, steps=work.steps, sync_every=period, dual_samples=_DUAL_SAMPLES).rounds
-    exact = work.statistics + (work.parameters if work.adaptive else 0)
-    cost = round_cost(network, work.parameters, exact, compress=compress)
+    if isinstance(period, str) and work.adaptive:  # the default recipe's step size falls
+        factor = factor_of(Recipe(), work.steps)
+        rounds = sum(1 for _ in quadratic_rounds(work.steps, named_period(period)[1], factor))
+    moments = work.parameters if work.adaptive else 0
+    cost = round_cost(network, work.parameters, work.statistics, moments=moments, compress=compress)
     estimate = estimate_cost(network, work.statistics)
     return PlannedRun(
         method=method,
@@ -118,24 +129,32 @@ def _rounds(
     )
 
 
+def _estimated(work: Workload, network: Network, compress: str | None) -> PlannedRun:
+    """What "auto" would do if times were as given here and drift small, after its first rounds."""
+    once = _rounds("CoDA", work, network, work.steps, compress)
+    measured = Measured(work.step_seconds, once.communicating, 0.0)
+    period = min(work.steps, measured_period(1, 1, measured))
+    return replace(_rounds("CoDA", work, network, period, compress), period=f"auto ~{period}")
+
+
 def recommended(runs: list[PlannedRun]) -> PlannedRun:
     """The smallest period up to the harmless one whose communication is a small share of the time.
 
     Plain messages before compressed ones; where none is enough, the fastest.
     """
-    fine = [run for run in runs if run.period <= HARMLESS and run.share <= SHARE]
-    fine = [run for run in fine if run.method != "data parallel"]
+    harmless = [run for run in runs if isinstance(run.period, int) and run.period <= HARMLESS]
+    fine = [run for run in harmless if run.share <= SHARE and run.method != "data parallel"]
     if not fine:
-        return min((r for r in runs if r.period <= HARMLESS), key=lambda run: run.seconds)
+        return min(harmless, key=lambda run: run.seconds)
     return min(fine, key=lambda run: (CODECS.index(run.compress), run.period))
 
 
 def memory_per_worker(work: Workload, run: PlannedRun) -> int:
     """Bytes of weights, gradients, average, two moments and message; compression keeps five more.
 
-    Activations come on top.
+    With moments in the message it keeps six. Activations come on top.
     """
-    copies = 5 + (run.method != "data parallel") + (5 if run.compress else 0)
+    copies = 5 + (run.method != "data parallel") + (5 + work.adaptive if run.compress else 0)
     return copies * work.parameters * NUMBER
 
 
@@ -144,8 +163,8 @@ def speed_up(work: Workload, run: PlannedRun, workers: int) -> float:
     return workers * work.steps * work.step_seconds / run.seconds
 
 
-def most_workers(work: Workload, network: Network, period: int) -> int:
+def most_workers(work: Workload, network: Network, period: int | str) -> int:
     """With how many workers latency alone takes half of the time: a ring has 2 (K - 1) steps."""
-    if network.latency == 0:
+    if network.latency == 0 or isinstance(period, str):
         return 10**6
     return 1 + math.floor(period * work.step_seconds / (2 * network.latency))

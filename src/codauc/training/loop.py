@@ -55,6 +55,7 @@ class Trained:
     interrupted: bool
     ledger: dict[str, float]
     notes: list[str]
+    periods: list[dict[str, float]]  # where they set themselves: each change
 
     def scores_of_test_set(self, opened: DataSet, group: Group) -> ScoredRows | None:
         """The test set's log-odds, labels and rows, in the order of the source, on every worker.
@@ -122,6 +123,7 @@ class Trained:
             "threshold": None if self.threshold is None else self.threshold.to_dict(),
             "recipe": settings.recipe.name,
             "sync_every": settings.communication.sync_every,
+            **({"periods": self.periods} if self.periods else {}),
             "notes": self.notes,
             "finished": not self.interrupted,
             "interrupted": self.interrupted,
@@ -282,13 +284,13 @@ class TrainingLoop:
 
     def _alike(self, number: int) -> bool:
         """Whether all workers have the same model now: right after a round that took effect."""
-        stage, done = self.plan.stages[number], self.opt.steps
-        after = done % stage.sync_every == 0 and done < stage.steps and not self.coda.delay
-        return self.alone or self.same_steps or after
+        inside = self.opt.steps < self.plan.stages[number].steps
+        return self.alone or self.same_steps or (inside and self.coda.alike)
 
     def _evaluate_every(self, number: int) -> int:
         """Steps between two evaluations: a multiple of the steps between two rounds."""
-        period = 1 if self.same_steps else self.plan.stages[number].sync_every
+        every = self.plan.stages[number].sync_every
+        period = 1 if self.same_steps or isinstance(every, str) else every
         return math.ceil(self.plan.steps / self.recipe.evaluations / period) * period
 
     def _evaluate(self, number: int, *, stage_end: bool = False) -> None:
@@ -341,6 +343,7 @@ class TrainingLoop:
             interrupted=interrupted,
             ledger=self.progress.journal.spent(),
             notes=self.progress.journal.notes,
+            periods=self.coda.period_changes(),
         )
 
     def _threshold(self, validation: tuple[Any, Any] | None) -> Threshold | None:

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from codauc._internal.sync_periods import named_period
 from codauc.algorithm.schedules import Stage, geometric
-from codauc.runs.settings import CommunicationSettings, Recipe, first_period
+from codauc.runs.settings import CommunicationSettings, Recipe
 
 SYNC_EVERY = 32
 _NEVER = 10**9  # steps between two rounds: a stage's end is the only one
@@ -192,17 +193,18 @@ def plan(recipe: Recipe, communication: CommunicationSettings) -> Plan:
     return Plan((warm, *stages), 1)
 
 
-def _period(communication: CommunicationSettings, lr: float, growth: int) -> int:
+def _period(communication: CommunicationSettings, lr: float, growth: int) -> int | str:
     every, workers = communication.sync_every, communication.workers
     if workers == 1 and not isinstance(every, int):
         return 1
-    if every == "theorem":  # Theorem 1: I_s <= 1/sqrt(K eta_s)
+    if not isinstance(every, str):
+        return SYNC_EVERY if every is None else every
+    name, first = named_period(every)
+    if name == "theorem":  # Theorem 1: I_s <= 1/sqrt(K eta_s)
         return max(1, math.floor(1 / math.sqrt(workers * lr)))
-    if every == "once":
+    if name == "once":
         return _NEVER
-    if isinstance(every, str):
-        return (first_period(every) or SYNC_EVERY) * growth
-    return SYNC_EVERY if every is None else every
+    return first * growth if name == "growing" else every
 
 
 def factor_of(recipe: Recipe, steps: int) -> Callable[[int], float]:

@@ -32,7 +32,8 @@ _FREE = (
     *("communication.workers", "communication.simulate", "communication.timeout"),
 )
 _ANY_SHAPE = (  # parts of a state that differ from step to step
-    *("tallies", "encoding", "under_way", "stage", "choice", "records", "notes", "times"),
+    *("tallies", "encoding", "outer", "under_way", "stage", "choice", "records", "notes", "times"),
+    "periods",
     *("kept", "own"),  # of an optimizer, which checks them
 )
 
