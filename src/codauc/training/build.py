@@ -26,13 +26,14 @@ from codauc.models.tabular import TableModel
 from codauc.runs.settings import ModelSettings, Recipe, RunSettings, outer_step
 from codauc.training.crossed import can_cross, member_weights
 from codauc.training.linear_start import start_linear_models
-from codauc.training.recipe import SYNC_EVERY, Facts, resolve, table_network
+from codauc.training.recipe import SYNC_EVERY, Facts, plain_network, resolve, table_network
 from codauc.workers.agreement import together
 from codauc.workers.group import Group
 
 _EDGE_ROWS = 20_000  # of all workers, to set a table's ranges
 _CELLS = 1 << 25  # values of a worker in some rows: 128 MB
 _LINEAR_ROWS = 100_000  # of all workers, to fit linear models
+_TABLES = ("tabular-ensemble", "tabular")  # networks of tables
 _LINEAR_DECAY = 0.1  # of the networks' weight decay, for the linear models beside them
 
 
@@ -43,7 +44,7 @@ def resolve_settings(
 
     With `own_model` a network that the settings do not know is trained in place of theirs.
     """
-    model = _network(settings.model, opened)
+    model = _network(settings.model, opened, settings.recipe.name)
     crossable = can_cross(opened, settings, model) and not own_model
     train = opened.train
     linear = model.name == "tabular-ensemble" and not own_model
@@ -74,16 +75,19 @@ def resolve_settings(
     return replace(settings, recipe=recipe, communication=communication)
 
 
-def _network(asked: ModelSettings, opened: DataSet) -> ModelSettings:
+def _network(asked: ModelSettings, opened: DataSet, recipe: str) -> ModelSettings:
     """The network by name, with the arguments that the data decide where they are not given."""
     usual, arguments = opened.network()
     name = usual if asked.name == "auto" else asked.name
-    if asked.name == "auto" and name == "tabular-ensemble":
-        train = opened.train
-        chosen = table_network(train.samples, train.positives, arguments["numbers"])
+    if asked.name == "auto" and name in _TABLES:
+        train, numbers = opened.train, arguments["numbers"]
+        if recipe == "paper":  # which trains one network
+            name, chosen = "tabular", plain_network(numbers)
+        else:
+            chosen = table_network(train.samples, train.positives, numbers)
         arguments = {**arguments, **chosen}
-    elif name == "tabular":
-        pass
+    elif name in _TABLES and usual in _TABLES:
+        pass  # the columns, and the network's own defaults
     elif name == "mlp":
         encoder = opened.encoder
         inputs = math.prod(opened.shape) if opened.shape or encoder is None else encoder.inputs

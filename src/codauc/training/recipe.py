@@ -141,6 +141,11 @@ def _batch_size(facts: Facts, workers: int) -> int:
     return max(32, round(alone / math.sqrt(workers)))
 
 
+def plain_network(numbers: int) -> dict[str, Any]:
+    """The arguments of a table's network without members."""
+    return {"widths": [256, 256], "dropout": 0.2, "pieces": 0 if numbers > _WIDE else 8}
+
+
 def table_network(samples: int, positives: int, numbers: int) -> dict[str, Any]:
     """The arguments of a table's network, beside its columns.
 
