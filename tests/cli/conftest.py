@@ -46,7 +46,7 @@ def codauc(capsys):
 
 @pytest.fixture(scope="session")
 def run(table, tmp_path_factory):
-    """A finished run of 120 steps."""
+    """A finished run of 84 steps."""
     out = tmp_path_factory.mktemp("runs") / "first"
     code = main([str(a) for a in ("train", table, *QUICK, "--out", out, "--quiet")])
     assert code == 0

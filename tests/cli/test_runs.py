@@ -206,7 +206,7 @@ def test_baselines_are_six_runs_with_one_budget_and_models_of_other_libraries(
     assert code == 0, error
     found = {f.name: RunFolder(f).summary() for f in (tmp_path / "b").iterdir() if f.is_dir()}
     assert set(found) >= NETWORKS | {"logistic-regression", "hist-gradient-boosting"}
-    assert {found[name]["steps"] for name in NETWORKS} == {20}
+    assert {found[name]["steps"] for name in NETWORKS} == {14}
     rounds = {name: found[name]["rounds"] for name in NETWORKS}
     assert rounds == {
         "bce-data-parallel": 20 + 1, "bce-local-steps": 5, "ppd-sg": 0, "np-ppd-sg": 20,
@@ -293,7 +293,9 @@ def test_every_declared_setting_is_an_option_with_a_text_and_its_default():
         assert setting.text, (table, setting.name)
         assert "{" not in setting.text.replace("{rank}", "")
     texts = {f"{table}.{setting.name}": setting.text for table, setting in settings_with_options()}
-    assert texts["recipe.lr"] == "step size of the first stage (0.001; sgd: 0.1)"
+    assert texts["recipe.lr"] == (
+        "step size of the first stage (tables: 0.003; images: 0.001; sgd: 0.1)"
+    )
     assert len(set(texts.values())) == len(texts)
 
 

@@ -77,7 +77,7 @@ def test_rows_add_up_to_the_time_of_training_and_the_model_is_the_same(way, sour
     assert sum(row["seconds"] for row in profile["rows"]) == pytest.approx(profile["seconds"])
     assert sum(row["share"] for row in profile["rows"]) == pytest.approx(1)
     assert profile["seconds"] == pytest.approx(trained.seconds, rel=0.01, abs=0.1)
-    assert {name for name, row in rows.items() if row["times"] == 30} >= EVERY_STEP
+    assert {name for name, row in rows.items() if row["times"] == 21} >= EVERY_STEP
     assert ("round" in rows) == (workers > 1)
     plain = codauc.launch(lambda g: work(g, settings)[0], workers=workers, simulate=True)[0]
     assert torch.equal(plain, weights)
@@ -159,7 +159,7 @@ def test_the_run_s_directory_has_the_profile_a_trace_and_a_part_of_the_report(so
     profile = folder.profile()
     assert set(profile) == FIELDS
     assert all(set(row) == ROW for row in profile["rows"])
-    assert (profile["steps"], profile["last_step"], profile["trace"]) == (30, 30, TRACE)
+    assert (profile["steps"], profile["last_step"], profile["trace"]) == (21, 21, TRACE)
     events = json.loads((tmp_path / TRACE).read_text())["traceEvents"]
     assert sum(event["name"] == "codauc: forward" for event in events) == 5
     text = (tmp_path / "report.html").read_text()
@@ -185,7 +185,7 @@ def test_a_run_begun_without_goes_on_with_a_profile_to_the_same_model(source, tm
     models = [(tmp_path / name / MODEL).read_bytes() for name in ("whole", "cut")]
     assert models[0] == models[1]
     profile = RunFolder(tmp_path / "cut").profile()
-    assert (profile["steps"], profile["last_step"]) == (12, 30)  # of this process, and in all
+    assert (profile["steps"], profile["last_step"]) == (3, 21)  # of this process, and in all
 
 
 def test_a_report_survives_any_value_in_a_profile(source, tmp_path):

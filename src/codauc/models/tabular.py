@@ -178,7 +178,7 @@ def asinh(x: Tensor) -> Tensor:
     """
     size = x.abs()
     share = size / (1 + (1 + size * size).sqrt())  # stays finite
-    return torch.copysign((size + size * share).log1p(), x)
+    return x.sign() * (size + size * share).log1p()
 
 
 class Pieces(nn.Module):

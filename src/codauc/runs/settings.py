@@ -202,8 +202,8 @@ class CommunicationSettings:
             outer_step(self.outer)
             if self.averages == "gradients":
                 raise ValueError(
-                    f"outer={self.outer!r} with averages=gradients: expected averages=weights; "
-                    "outer steps follow the averaged change of the weights."
+                    f"outer={self.outer!r} where gradients are averaged: expected averages of the "
+                    "weights, whose change outer steps follow; leave it out."
                 )
 
 

@@ -47,14 +47,11 @@ def resolve_settings(
     model = _network(settings.model, opened, settings.recipe.name)
     crossable = can_cross(opened, settings, model) and not own_model
     train = opened.train
-    linear = model.name == "tabular-ensemble" and not own_model
+    linear = model.name == "tabular-ensemble" and not own_model and model.pretrained is None
+    settings = settings if linear else settings.with_changes("recipe", linear_start=False)
     facts = Facts(train.samples, train.positives, bool(opened.shape), linear, crossable)
     recipe = resolve(settings.recipe, workers, facts)
-    if recipe.crossed and not crossable:
-        raise ValueError(
-            "crossed=True: expected a validation set held in memory, not the newest rows, and a "
-            "network with several members, tabular-ensemble; leave it out."
-        )
+    recipe = replace(recipe, crossed=recipe.crossed and crossable)
     if settings.data.watch == "test" and recipe.select != "last":
         raise ValueError(
             f"watch=test with select={recipe.select}: expected select=last, as a test set must "

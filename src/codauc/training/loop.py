@@ -86,6 +86,7 @@ class Trained:
         """What summary.json holds; `test` is what `scores_of_test_set` gave."""
         opened, settings = self.opened, self.settings
         train = opened.train
+        held = None if train.folds is not None else opened.validation
         auc = None
         if test is not None:
             auc = weighted_auc_interval(test.scores, test.labels, test.weights, test.groups)
@@ -105,7 +106,7 @@ class Trained:
             **{name: self.ledger[name] for name in TIMES},
             "pos_ratio": train.pos_ratio,
             "train_samples": train.samples,
-            "validation_samples": 0 if opened.validation is None else opened.validation.samples,
+            "validation_samples": 0 if held is None else held.samples,
             "crossed": train.folds is not None,
             "test_samples": 0 if opened.test is None else opened.test.samples,
             "test_positives": 0 if opened.test is None else opened.test.positives,
