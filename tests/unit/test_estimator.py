@@ -394,7 +394,7 @@ def test_the_parts_can_be_saved_as_a_file_and_loaded(fitted, data, tmp_path):
 def test_numpys_numbers_are_numbers():
     x, y = np.random.default_rng(0).normal(size=(80, 2)), np.arange(80) % 4 == 0
     model = AUCClassifier(steps=np.int64(4), lr=np.float32(0.01), random_state=0).fit(x, y)
-    assert model.n_iter_ == 6
+    assert model.n_iter_ == 4
 
 
 def test_a_failed_fit_is_not_fitted():
