@@ -250,7 +250,7 @@ def test_a_disk_that_was_full_for_a_while_lacks_no_line(table, tmp_path, capfd):
 
 
 OTHERS = {
-    "lr": (lambda s: s.with_changes("recipe", lr=0.5), r"recipe\.lr is 0\.001 .* 0\.5 here"),
+    "lr": (lambda s: s.with_changes("recipe", lr=0.5), r"recipe\.lr is 0\.00\d* .* 0\.5 here"),
     "seed": (lambda s: RunSettings(**{**vars(s), "seed": 1}), "seed is 0 .*, 1 here"),
     "network": (
         lambda s: s.with_changes("model", arguments={"widths": [8]}),
@@ -332,7 +332,9 @@ def test_the_rest_of_the_epoch_is_covered_once_by_other_workers(table, tmp_path,
             return x, y
 
     monkeypatch.setattr(trainer, "Batches", Watched)
-    settings = settings_of(table, workers=2, recipe={"batch_size": 30, "dual_samples": 1})
+    settings = settings_of(
+        table, workers=2, recipe={"batch_size": 30, "dual_samples": 1, "crossed": False}
+    )
     with pytest.raises(CutOffError):
         codauc.train(settings, tmp_path, callbacks=[Cut(17)])
     wait_for(lambda: len(checkpoints(tmp_path)) == 2)  # a worker may still be writing
