@@ -215,7 +215,7 @@ class Filler(codauc.Callback):
 
 
 def test_a_full_disk_costs_checkpoints_not_the_run(table, tmp_path, capfd, monkeypatch):
-    settings = settings_of(table)
+    settings = settings_of(table, recipe={"warm_start": 0.3})
     codauc.train(settings, tmp_path / "whole")
     with small_disk(tmp_path / "disk", "4m") as disk:
         filler, begin = Filler(disk / "filler", 22, 90), Checkpoints.save_alone
@@ -352,7 +352,7 @@ def test_the_rest_of_the_epoch_is_covered_once_by_other_workers(table, tmp_path,
 
 def test_damaged_checkpoints_are_refused_or_survived(table, tmp_path):
     """Bits, cuts, fields: a run ends as the undisturbed one does, or says why it cannot go on."""
-    settings = settings_of(table, workers=2, recipe={"steps": 40, "evaluations": 3})
+    settings = settings_of(table, workers=2, recipe={"steps": 57, "evaluations": 3})
     codauc.train(settings, tmp_path / "whole")
     with pytest.raises(CutOffError):
         codauc.train(settings, tmp_path / "cut", callbacks=[Cut(48)])
