@@ -30,7 +30,6 @@ from codauc.data.dataset import DataSet
 from codauc.data.rows import as_rows
 from codauc.data.shards import ShardCount
 from codauc.data.tables import read_table
-from codauc.data.tables.frames import is_frame
 from codauc.integrations.estimator_fit import (
     Array,
     checked_targets,
@@ -175,7 +174,7 @@ class AUCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         labels = self._labels(x, y, reset=True)
         sample = per_row(sample_weight, groups, labels)
         numbers, repeated = in_own_order(x, labels, sample.weights)
-        if not is_frame(x):
+        if repeated or (numbers[:-1] > numbers[1:]).any():  # large arrays are not copied
             x, labels, sample = x[numbers], labels[numbers], sample.of(numbers, repeated=repeated)
         seed = self._seed()
         settings = run_settings(self, seed)
