@@ -72,7 +72,7 @@ def test_bad_outer_steps_are_refused(text):
 
 
 def test_outer_steps_need_averages_of_weights():
-    with pytest.raises(ValueError, match="expected averages=weights"):
+    with pytest.raises(ValueError, match="expected averages of the weights"):
         CommunicationSettings(outer="0.7,0.9", averages="gradients")
 
 
