@@ -44,6 +44,7 @@ test-integrations: $(VENV)/.frameworks
 	$(BIN)/python -m pytest tests/integrations $(ARGS)
 
 soak: $(VENV)/.dev
+	$(BIN)/python -m pytest -m long
 	$(BIN)/python experiments/faults.py all $(ARGS)
 
 bench: $(VENV)/.bench

@@ -93,6 +93,7 @@ def begun(out, process, seconds=300):
     raise AssertionError(f"no run has begun: {process.communicate()}")
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_the_study_cut_down_shows_the_papers_directions(noisy, tmp_path):
     """Table 1 at the tiny scale, interrupted by Ctrl-C and by a kill, then finished."""

@@ -67,7 +67,7 @@ def test_killed_before_any_use_of_its_directory_at_the_end_it_is_completed(small
         if code == 0:
             break
         assert code == -9
-        place += 8
+        place += 14
     assert place > 30
     assert seen == {(False, False), (True, False), (True, True)}
 
