@@ -18,7 +18,6 @@ import time
 import warnings
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -61,17 +60,21 @@ WORKERS = {
 SMALL = ("breast cancer", "digits", "spam", "caravan", "default", *TUNED)
 
 
-def scores(method: str, options: dict[str, Any], train: Task, x: Any, seed: int) -> Any:
-    """The scores of `x` by a model trained on `train`."""
+def scores(
+    method: str, options: dict[str, Any], train: Task, x: Any, seed: int
+) -> tuple[Any, dict[str, Any]]:
+    """The scores of `x` by a model trained on `train`, and what else there is to say of it."""
     if method in ("codauc", "bce"):
         from codauc.integrations.estimator import AUCClassifier
 
         given = {"recipe": "bce" if method == "bce" else "default", **options}
         model = AUCClassifier(random_state=seed, **given).fit(train.x, train.y, groups=train.groups)
-        return model.decision_function(x)
+        last = model.history_[-1]
+        told = {name: last[name] for name in ("step", "rounds", "bytes")}
+        return model.decision_function(x), told
     if method == "logistic":
-        return _logistic(train, x)
-    return (_lightgbm if method == "lightgbm" else _catboost)(train, x, seed)
+        return _logistic(train, x), {}
+    return (_lightgbm if method == "lightgbm" else _catboost)(train, x, seed), {}
 
 
 def _logistic(train: Task, x: Any) -> Any:
@@ -164,9 +167,10 @@ def fit(folder: Path, job: dict[str, Any]) -> dict[str, Any]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         method = job["method"].split(":")[0]
-        found = scores(method, job["options"], train, test.x, seed)
+        found, told = scores(method, job["options"], train, test.x, seed)
     return {
         **job,
+        **told,
         "auc": auc(found, test.y),
         "ap": float(average_precision_score(test.y, found)),
         "seconds": time.perf_counter() - begin,
@@ -242,7 +246,7 @@ def show_ablation(results: list[dict[str, Any]]) -> str:
     for line in results:
         found.setdefault(line["method"], {}).setdefault(line["task"], []).append(line["auc"])
     rows = []
-    for method in ABLATION:
+    for method in found:
         pairs = {t: np.subtract(found[method][t], found["codauc"][t]) for t in tasks}
         gaps = {t: pairs[t].mean() for t in tasks}
         worst, best = min(gaps, key=gaps.__getitem__), max(gaps, key=gaps.__getitem__)
@@ -254,6 +258,27 @@ def show_ablation(results: list[dict[str, Any]]) -> str:
         gap = f"{np.mean(list(gaps.values())):+.4f} ({error:.4f})"
         rows.append([name, f"{mean:.4f}", gap, *(told if method != "codauc" else ["", ""])])
     return as_table(["changed", "mean AUC", "change (se)", "most lost", "most won"], rows)
+
+
+def show_workers(results: list[dict[str, Any]]) -> str:
+    """The AUC of several workers beside that of one, with what each of them sent."""
+    rows = []
+    for task in dict.fromkeys(line["task"] for line in results):
+        found: dict[str, list[dict[str, Any]]] = {}
+        for line in results:
+            if line["task"] == task:
+                found.setdefault(line["method"], []).append(line)
+        alone = np.array([line["auc"] for line in found["codauc"]])
+        for method, lines in found.items():
+            aucs = np.array([line["auc"] for line in lines])
+            steps, rounds, sent = (np.mean([line[key] for line in lines])
+                                   for key in ("step", "rounds", "bytes"))  # fmt: skip
+            name = method.partition(":")[2] or "1 worker"
+            gap = "" if method == "codauc" else _gap(aucs, alone)
+            rows.append([task, name, f"{aucs.mean():.4f}", gap, f"{steps:.0f}", f"{rounds:.0f}",
+                         f"{sent / 1e6:.1f}"])  # fmt: skip
+    header = ["task", "workers", "AUC", "- 1 worker (se)", "steps", "rounds", "MB of each"]
+    return as_table(header, rows)
 
 
 def _gap(first: Any, other: Any) -> str:
@@ -303,8 +328,10 @@ def main() -> None:
         for method, chosen in methods.items()
     ]
     results = run(folder, jobs, folder / "results.jsonl", options.jobs)
-    shown = partial(show, methods=list(methods), measure=options.measure)
-    print((show_ablation if options.ablation else shown)(results))
+    if options.ablation or options.workers:
+        print((show_ablation if options.ablation else show_workers)(results))
+    else:
+        print(show(results, list(methods), options.measure))
 
 
 if __name__ == "__main__":
