@@ -161,7 +161,8 @@ def test_folds_do_not_depend_on_the_number_of_workers():
 def test_the_linear_start_is_logistic_regression_however_rows_are_shared_out():
     x, y = table(rows=400, positives=60)
     rows = torch.tensor(x, dtype=torch.float32)
-    expected = LogisticRegression(C=1.0, tol=1e-8).fit(np.arcsinh(x), y)
+    features = np.hstack([x / np.sqrt(1 + (x / 10) ** 2), np.arcsinh(x)])
+    expected = LogisticRegression(C=1.0, tol=1e-8).fit(features, y)
 
     def start(group):
         net = TabularEnsemble(numbers=4, members=2)
@@ -172,7 +173,7 @@ def test_the_linear_start_is_logistic_regression_however_rows_are_shared_out():
 
     for workers in (1, 3):
         found = codauc.launch(start, workers=workers, simulate=True)[0]
-        np.testing.assert_allclose(found, expected.decision_function(np.arcsinh(x)), atol=2e-3)
+        np.testing.assert_allclose(found, expected.decision_function(features), atol=2e-3)
 
 
 def test_few_positives_are_validated_crosswise_and_many_are_not():
@@ -210,3 +211,39 @@ def test_a_run_ends_when_its_models_get_no_better():
     assert model.n_iter_ < 1500
     rejected = [record["step"] for record in model.history_[-3:]]
     assert model.best_step_ not in rejected
+
+
+def test_a_blend_with_logistic_regression_has_the_blended_logits_of_each_member():
+    x = torch.randn(20, 3)
+    x[:, 2] = torch.arange(20) % 4
+    net = TabularEnsemble(numbers=2, categories=[4], members=3, pieces=4)
+    net.fit_pieces(x)
+    with torch.no_grad():
+        net.head.weight.zero_()
+        net.linear.numbers.normal_()
+    first, linear = net(x).detach(), net.linear_weights()
+    with torch.no_grad():
+        for weights in net.parameters():
+            weights.normal_()
+    own = net(x).detach()
+    assert net.linear_weights() is None  # the networks add something
+    net.blend(linear, 0.25)
+    torch.testing.assert_close(net(x), 0.25 * own + 0.75 * first, rtol=1e-4, atol=1e-4)
+
+
+def test_with_few_positives_the_kept_model_is_no_worse_crosswise_than_logistic_regression():
+    x, y = table(rows=400, positives=25, columns=8)  # a linear truth, and noise
+    model = AUCClassifier(random_state=0, steps=200).fit(x, y)
+    start = model.history_[0]
+    assert start["step"] == 0
+    assert model.validation_auc_ >= max(record["auc"] for record in model.history_)
+    logistic = LogisticRegression().fit(x, y)
+    fresh, labels = table(rows=4000, positives=250, columns=8, seed=1)
+    ours, theirs = (codauc.auc(m.decision_function(fresh), labels) for m in (model, logistic))
+    assert ours > theirs - 0.01
+
+
+def test_a_blend_needs_logistic_regression():
+    x, y = table()
+    with pytest.raises(ValueError, match="select=blend without logistic regression"):
+        AUCClassifier(select="blend", recipe_arguments={"linear_start": False}).fit(x, y)

@@ -68,7 +68,8 @@ def test_an_estimated_start_has_a_and_b_at_the_mean_scores(source):
         recipe |= {"initial_bias": False}
         settings = settings_of(source, recipe={**recipe, "start": start}, workers=2, simulate=True)
         settings = settings.with_changes("communication", sync_every=1)
-        first = codauc.launch(lambda g: work(g, settings)[1], workers=2, simulate=True)[0][0]
+        found = codauc.launch(lambda g: work(g, settings)[1], workers=2, simulate=True)
+        first = next(record for record in found[0] if record.step)
         assert first.step == 1
         return abs(first.a - first.positive_mean) + abs(first.b - first.negative_mean)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 
 import torch
@@ -13,6 +13,8 @@ from codauc._internal.checks import known_arguments, whole
 from codauc.models.base import MOST_LAYERS, check_size, checked_widths, products
 from codauc.models.tabular import Pieces, TableModel, asinh, embedding_width
 
+_FARTHEST = 10.0  # standard deviations that a linear model tells apart
+
 
 class TabularEnsemble(TableModel, name="tabular-ensemble"):
     """Members side by side, each a network for tables: x [N, numbers + len(categories)] to logits.
@@ -21,7 +23,7 @@ class TabularEnsemble(TableModel, name="tabular-ensemble"):
 
     The inputs are those of `TabularNet`: numbers, best standardised, then codes of categories. A
     member is a network of its own (embeddings, layers with a ReLU and dropout, head) and a linear
-    model of asinh of the numbers and of the categories. Members share no weight, so that a member
+    model of the numbers, their asinh, and the categories. Members share no weight, so that a member
     knows nothing of rows that it was not trained on. All are computed together, which takes less
     time than one after the other.
 
@@ -57,7 +59,7 @@ class TabularEnsemble(TableModel, name="tabular-ensemble"):
         numbers, categories, members, widths, self.dropout, pieces = self.arguments.values()
         sizes = [numbers * (1 + pieces) + sum(map(embedding_width, categories)), *widths]
         rows = sum(size * (1 + embedding_width(size)) for size in categories)
-        check_size(members * (2 * numbers * (1 + pieces) + rows + products((*sizes, 1))))
+        check_size(members * (2 * numbers * (2 + pieces) + rows + products((*sizes, 1))))
         self.pieces = Pieces(numbers, pieces) if pieces else None
         self.embeddings = nn.ModuleList(
             MemberEmbedding(members, size, embedding_width(size)) for size in categories
@@ -70,11 +72,31 @@ class TabularEnsemble(TableModel, name="tabular-ensemble"):
         """Logits of the rows `x`: of each member in training, their mean in evaluation."""
         chosen = slice(None) if member is None else slice(member, member + 1)
         numbers, codes = self.columns(x)
-        linear = self.linear(asinh(numbers), codes, chosen)
+        linear = self.linear(linear_inputs(numbers), codes, chosen)
         found: Tensor = self._networks(numbers, codes, chosen) + linear
         if member is not None:
             return found[0]
         return found.t() if self.training else found.mean(0)
+
+    def linear_weights(self) -> dict[str, Tensor] | None:
+        """The weights of the linear models, as copies; None if the networks add something."""
+        if bool(self.head.weight.any()):
+            return None
+        return {name: each.detach().clone() for name, each in self._linear_parameters()}
+
+    @torch.no_grad()
+    def blend(self, linear: Mapping[str, Tensor], share: float) -> None:
+        """Make each logit `share` times itself, plus 1 - share times that of linear models.
+
+        `linear` are weights that `linear_weights` gave.
+        """
+        self.head.weight.mul_(share)
+        for name, weights in self._linear_parameters():
+            weights.lerp_(linear[name], 1 - share)
+
+    def _linear_parameters(self) -> Iterator[tuple[str, Tensor]]:
+        yield "bias", self.head.bias
+        yield from self.linear.named_parameters()
 
     def _networks(self, numbers: Tensor, codes: tuple[Tensor, ...], chosen: slice) -> Tensor:
         shared = numbers if self.pieces is None else self.pieces(numbers)
@@ -131,19 +153,33 @@ class MemberEmbedding(nn.Module):
         return self.weight[:, chosen].index_select(0, codes).transpose(0, 1)
 
 
+def linear_inputs(numbers: Tensor) -> Tensor:
+    """Each number twice: as it is, up to about ten standard deviations, and by its asinh.
+
+    So a linear model may follow a column's scale or its logarithm, and no value is beyond bounds.
+
+    >>> linear_inputs(torch.tensor([[1.0], [1000.0]]))
+    tensor([[0.9950, 0.8814],
+            [9.9995, 7.6009]])
+    """
+    scaled = (numbers / _FARTHEST).clamp(-1e6, 1e6)
+    bounded = _FARTHEST * scaled / (1 + scaled * scaled).sqrt()
+    return torch.cat([bounded, asinh(numbers)], dim=1)
+
+
 class LinearModels(nn.Module):
-    """A linear model of each member, of asinh of the numbers and of the categories; zero at first.
+    """A linear model of each member, of `linear_inputs` and of the categories; zero at first.
 
     The intercept is the bias of the member's head.
     """
 
     def __init__(self, members: int, numbers: int, categories: Iterable[int]) -> None:
         super().__init__()
-        self.numbers = nn.Parameter(torch.zeros(numbers, members))
+        self.numbers = nn.Parameter(torch.zeros(2 * numbers, members))
         self.categories = nn.ParameterList(torch.zeros(size, members) for size in categories)
 
     def forward(self, numbers: Tensor, codes: tuple[Tensor, ...], chosen: slice) -> Tensor:
-        """Logits [members, N] of the chosen members, without the intercept; of asinh of numbers."""
+        """Logits [members, N] of the chosen members, without the intercept; of linear inputs."""
         found = numbers @ self.numbers[:, chosen]
         for weights, column in zip(self.categories, codes, strict=True):
             found = found + weights[:, chosen].index_select(0, column)

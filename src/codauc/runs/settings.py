@@ -62,9 +62,10 @@ class Recipe:
     few. `average` is what is evaluated: the mean of the models since the last evaluation
     ("window"), a stage's last model ("none"), or, when it ends, the mean of its iterates ("stage").
     `select` is the model that is kept: "steady" takes the latest one that is not worse than the
-    best by more than its standard error, "best" the best, "last" the last. With `linear_start`
-    the linear models of a table's network begin as logistic regression. With `crossed` no row is
-    held out for validation: each is held out of one member of the network. With "steady" the run
+    best by more than its standard error, "blend" the best, blended with logistic regression, "best"
+    the best, "last" the last. With `linear_start` the linear models of a table's network begin as
+    logistic regression, which is the first model evaluated. With `crossed` no row is held out for
+    validation: each is held out of one member of the network. With "steady" and "blend" the run
     ends when the models of `patience` evaluations in succession were not kept.
     """
 
@@ -121,7 +122,8 @@ class Recipe:
         "window", "average of models that is evaluated ({default}; images: none; paper: stage)",
         choices=("window", "stage", "none"))
     select: str = setting(
-        "steady", "which evaluated model is kept ({default})", choices=("steady", "best", "last"))
+        "steady", "which evaluated model is kept ({default}; tables of few positives: blend)",
+        choices=("steady", "blend", "best", "last"))
     evaluations: int = setting(
         25, "evaluations on the validation set during the run ({default})", metavar="N", least=1,
         remedy="it is the number of evaluations on the validation set")

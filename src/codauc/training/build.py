@@ -52,6 +52,11 @@ def resolve_settings(
     facts = Facts(train.samples, train.positives, bool(opened.shape), linear, crossable)
     recipe = resolve(settings.recipe, workers, facts)
     recipe = replace(recipe, crossed=recipe.crossed and crossable)
+    if recipe.select == "blend" and not (linear and recipe.linear_start):
+        raise ValueError(
+            "select=blend without logistic regression to begin with: expected the network "
+            "tabular-ensemble and linear_start=True; use select=steady."
+        )
     if settings.data.watch == "test" and recipe.select != "last":
         raise ValueError(
             f"watch=test with select={recipe.select}: expected select=last, as a test set must "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 
 import torch
@@ -9,11 +10,11 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from codauc.models import TabularEnsemble
-from codauc.models.tabular import asinh
+from codauc.models.tabular_ensemble import linear_inputs
 from codauc.workers.group import Group
 
 _RIDGE = 1.0  # of the squares of the weights, for a sum over the rows: scikit-learn's C = 1
-_ITERATIONS = 60
+_ITERATIONS = 100
 
 
 def start_linear_models(
@@ -32,15 +33,17 @@ def start_linear_models(
         group: the workers; all call it.
     """
     numbers, codes = model.columns(x)
-    numbers = asinh(numbers)
-    labels = y.to(x.dtype).unsqueeze(1).expand_as(weights)
-    intercept = x.new_zeros(weights.shape[1], requires_grad=True)  # the same on all workers
-    slopes: list[Tensor] = list(model.linear.parameters())
+    numbers, weights = linear_inputs(numbers).double(), weights.double()
+    labels = y.double().unsqueeze(1).expand_as(weights)
+    # a number and its asinh are nearly in line, for which single precision is not enough
+    linear = copy.deepcopy(model.linear).double()
+    intercept = numbers.new_zeros(weights.shape[1], requires_grad=True)  # the same on all workers
+    slopes: list[Tensor] = list(linear.parameters())
     trained = [*slopes, intercept]
     solver = torch.optim.LBFGS(trained, max_iter=_ITERATIONS, line_search_fn="strong_wolfe")
 
     def value() -> Tensor:
-        logits = model.linear(numbers, codes, slice(None)).t() + intercept
+        logits = linear(numbers, codes, slice(None)).t() + intercept
         return binary_cross_entropy_with_logits(logits, labels, weights, reduction="sum")
 
     solver.step(  # type: ignore[no-untyped-call]
@@ -48,11 +51,9 @@ def start_linear_models(
     )
     with torch.no_grad():
         if all(bool(tensor.isfinite().all()) for tensor in trained):
+            model.linear.load_state_dict(linear.state_dict())
             model.head.bias.copy_(intercept.view_as(model.head.bias))
             model.head.weight.zero_()
-        else:  # rows that are too far out for it
-            for tensor in slopes:
-                tensor.zero_()
 
 
 def _over_all(

@@ -33,6 +33,7 @@ Objective = Callable[..., Tensor]
 
 NO_THRESHOLD = "No threshold"  # how a note about it begins
 _LARGE_BATCH = 512  # samples of a table from which on a step pays for several threads
+_ENDING = ("steady", "blend")  # choices of a model with which a run ends early
 _CHECK_EVERY = 16  # steps between two checks for NaN, of a worker that has no rounds
 
 
@@ -186,6 +187,8 @@ class TrainingLoop:
         self._call(Callback.on_start, self.settings, self.plan.steps)
         if self.recipe.start == "estimate" and self.coda.current is None and not self.at.step:
             self.coda.estimate(self.progress.batches, self.recipe.dual_samples)
+        if self.recipe.linear_start and not self.at.step and not self.progress.journal.records:
+            self._evaluate(0)  # logistic regression
         self._remember()
         interrupted = False
         while self.coda.stages_done < len(self.plan.stages) and not interrupted:
@@ -233,7 +236,7 @@ class TrainingLoop:
     def _ends_here(self, number: int) -> bool:
         """Whether a stage ends before its last step: on request, or since models get no better."""
         last = number + 1 == len(self.plan.stages)
-        flat = self.recipe.select == "steady" and self.at.rejected >= self.recipe.patience
+        flat = self.recipe.select in _ENDING and self.at.rejected >= self.recipe.patience
         return self.coda.asked("stop") or (last and flat)
 
     def _local_step(self, objective: Objective, x: Tensor, *labels_and_weights: Tensor) -> None:
@@ -299,7 +302,8 @@ class TrainingLoop:
         if self.validation.part is None:
             return
         with self.section("evaluation"):
-            with self.validation.evaluated(self.at.step, self.coda.drift) as result:
+            drift = self.coda.drift if self.at.step else 0.0
+            with self.validation.evaluated(self.at.step, drift) as result:
                 self.at.rejected = 0 if result.kept else self.at.rejected + 1
                 if result.kept:
                     self._call(Callback.on_keep, self.progress.model, self.at.step)
@@ -324,7 +328,7 @@ class TrainingLoop:
 
     def _trained(self, *, interrupted: bool) -> Trained:
         choice = self.validation.choice
-        choice.restore()
+        self.validation.restore_choice()
         calibration, validation = self._calibration(), None
         if choice.state.scores is not None and self.settings.data.watch != "test":
             validation = calibration.log_odds(choice.state.scores), self.validation.labels
@@ -335,7 +339,7 @@ class TrainingLoop:
             calibration=calibration,
             threshold=self._threshold(validation),
             validation=validation,
-            step=choice.state.step or self.at.step,
+            step=self.at.step if choice.state.weights is None else choice.state.step,
             steps=self.at.step,
             planned=self.plan.steps,
             validation_auc=choice.state.auc,

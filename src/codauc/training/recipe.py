@@ -17,6 +17,7 @@ _LONGEST = 1e9  # steps of a run
 _WARM_UP = 0.05  # the share of the run in which the step size rises
 _MANY = 1000  # positives with which cross-entropy counts as much as the min-max objective, and
 # steps after the warm start are as large as before
+_FEW = 100  # positives with which the AUC of a network is mostly chance
 _EPOCHS, _LEAST_STEPS, _MOST_STEPS = 40, 1000, 3000
 _MOST_SAMPLES = 512_000  # that a run draws, unless it has more
 _WIDE = 2000  # numbers from which on a table's network has no pieces, most of its weights
@@ -98,12 +99,12 @@ def resolve(recipe: Recipe, workers: int, facts: Facts) -> Recipe:
 def _default(recipe: Recipe, workers: int, facts: Facts) -> Recipe:
     plain = recipe.optimizer == "sgd"
     batch = recipe.batch_size or _batch_size(facts, workers)
-    warm = recipe.warm_start
+    warm, linear = recipe.warm_start, facts.linear and recipe.linear_start is not False
     if warm is None:  # logistic regression is a warm start, too
-        linear = facts.linear and recipe.linear_start is not False
         warm = 1.0 if recipe.name == "bce" else 0.0 if linear else Recipe.warm_start
     passes = facts.samples / (batch * math.sqrt(workers))
     most = min(_MOST_STEPS, 3 * facts.rarer, _MOST_SAMPLES / facts.samples * passes)
+    crossed = facts.crossable and facts.rarer < _MANY
     total = max(min(_EPOCHS * passes, most), _LEAST_STEPS, passes)  # one pass at least
     stages, factor = recipe.stages or Recipe.stages, recipe.factor or Recipe.factor
     geometric(1.0, 1, stages, factor=factor)  # refuses what could not be counted
@@ -117,7 +118,8 @@ def _default(recipe: Recipe, workers: int, facts: Facts) -> Recipe:
         warm_start=warm,
         average="none" if facts.images else Recipe.average,  # BatchNorm's statistics would not fit
         mix=min(1.0, round(facts.positives / _MANY, 4)),
-        crossed=facts.crossable and facts.rarer < _MANY,
+        crossed=crossed,
+        select="blend" if crossed and linear and facts.rarer < _FEW else Recipe.select,
         min_max_scale=1.0 if plain else math.sqrt(min(1.0, max(1, facts.positives) / _MANY)),
     )
 

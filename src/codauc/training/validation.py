@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,12 +19,14 @@ from codauc.data.rows import as_rows
 from codauc.metrics import AUC, weighted_auc_interval
 from codauc.metrics.auc_difference import paired_auc_difference
 from codauc.metrics.evaluation import logits_of
+from codauc.models import TabularEnsemble
 from codauc.models.weights import check_weights
 from codauc.runs.settings import Recipe
 from codauc.workers.agreement import gather_bytes
 from codauc.workers.group import Group
 
 _CPU = torch.device("cpu")
+_SHARES = (1.0, 0.75, 0.5, 0.25)  # of the best model, in a blend with logistic regression
 _TOLERANCE = 1.0  # standard errors of a difference of AUCs that do not count
 
 
@@ -92,15 +94,18 @@ class ChoiceState:
     step: int = 0
     scores: NDArray[Any] | None = None
     auc: float | None = None
+    linear: dict[str, Tensor] | None = None  # logistic regression, to blend it with the best
+    linear_scores: NDArray[Any] | None = None
 
 
 class ModelChoice:
-    """Keeps one model: "best", "last", or "steady".
+    """Keeps one model: "best", "last", "steady", or "blend".
 
     With few positives the best AUC of many evaluations is mostly luck, and later models are better
     than they seem; on noisy data the last ones have learnt the noise. "steady" takes the latest
     model whose AUC is below the best by no more than the standard error of the paired difference.
-    So training continues on a model that is not clearly worse.
+    So training continues on a model that is not clearly worse. "blend" takes the best, and at the
+    end as much of logistic regression, with which the run began, as makes its AUC the largest.
     """
 
     def __init__(self, model: nn.Module, rule: str) -> None:
@@ -120,6 +125,10 @@ class ModelChoice:
 
         Where the AUC is `weighted`, so is the difference of two; its error is that without weights.
         """
+        if self.rule == "blend" and self.state.weights is None:
+            assert isinstance(self.model, TabularEnsemble)
+            linear = self.model.linear_weights()
+            self.state = replace(self.state, linear=linear, linear_scores=scores)
         better = auc > self.state.best_auc
         if better:
             self.state = replace(self.state, best_auc=auc, best_scores=scores)
@@ -147,6 +156,24 @@ class ModelChoice:
         """Give the model the weights that were kept."""
         if self.state.weights is not None:
             self.model.load_state_dict(self.state.weights)
+
+    def blend(self, auc_of: Callable[[NDArray[Any]], float]) -> None:
+        """Restore the best model, blended with logistic regression for the largest `auc_of`.
+
+        A logit becomes share * logit + (1 - share) * (logit of logistic regression).
+        """
+        self.restore()
+        kept = self.state
+        if kept.linear is None:
+            return
+        assert isinstance(self.model, TabularEnsemble)
+        assert kept.scores is not None
+        assert kept.linear_scores is not None
+        blends = {w: w * kept.scores + (1 - w) * kept.linear_scores for w in _SHARES}
+        aucs = {share: auc_of(scores) for share, scores in blends.items()}
+        share = max(_SHARES, key=aucs.__getitem__)
+        self.model.blend(kept.linear, share)
+        self.state = replace(kept, scores=blends[share], auc=aucs[share])
 
 
 @dataclass(frozen=True)
@@ -188,11 +215,21 @@ class Validation:
             scores, mean_drift = self._scores(drift)
             if np.isnan(scores).any():
                 raise NotFiniteError("scores are not numbers: lower the step size.")
-            auc = weighted_auc_interval(scores, self.labels, self.weights, self.groups)
+            auc = self._auc(scores)
             kept = self.choice.offer(
                 step, auc.value, scores, self.labels, weighted=self.weights is not None
             )
             yield ValidationResult(scores, auc, mean_drift, kept)
+
+    def restore_choice(self) -> None:
+        """Give the model the weights of the choice."""
+        if self.choice.rule == "blend":
+            self.choice.blend(lambda scores: self._auc(scores).value)
+        else:
+            self.choice.restore()
+
+    def _auc(self, scores: NDArray[Any]) -> AUC:
+        return weighted_auc_interval(scores, self.labels, self.weights, self.groups)
 
     def _scores(self, drift: float | None) -> tuple[NDArray[Any], float | None]:
         assert self.part is not None
