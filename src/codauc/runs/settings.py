@@ -74,7 +74,7 @@ class Recipe:
     optimizer: str = setting(
         "adam", "adaptive or plain gradient steps ({default})", choices=("adam", "sgd"))
     lr: float = setting(
-        3e-3, "step size of the first stage (tables: {default}; images: 0.001; sgd: 0.1)",
+        3e-3, "step size of the first stage ({default}; sgd: 0.1)",
         metavar="ETA", above=0, remedy="use a positive step size, such as 0.001")
     dual_lr: float = setting(
         0.1,
@@ -88,8 +88,8 @@ class Recipe:
         0.9, "momentum of the gradients of the weights ({default})", metavar="BETA", least=0,
         below=1, remedy="use 0 for none")
     weight_decay: float = setting(
-        1.0, "decoupled weight decay (tables: {default}; images: 0)", metavar="LAMBDA", least=0,
-        remedy="use 0 for none")
+        1.0, "decoupled weight decay (tables: at most {default}; images: 0.5; sgd: 0)",
+        metavar="LAMBDA", least=0, remedy="use 0 for none")
     batch_size: int = setting(
         128, "samples per step of each worker (by the data)", metavar="N", least=1,
         remedy="use for example 128")
@@ -114,6 +114,10 @@ class Recipe:
         "paper: 0)", metavar="LAMBDA", least=0, remedy="use 0 for the min-max objective alone")
     min_max_scale: float = setting(
         1.0, above=0, remedy="leave it out for one by the number of positives")
+    augment: str = setting(
+        "none", "random change of the images of a batch: shift moves them by up to a twelfth of "
+        "their side, flip also mirrors half of them (images: shift; paper: none)",
+        choices=("none", "shift", "flip"))
     schedule: str = setting(
         "cosine", "how the step size falls during the run ({default})",
         choices=("cosine", "constant"))
