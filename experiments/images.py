@@ -85,6 +85,7 @@ def classifier(method: str, positives: int, seed: int) -> AUCClassifier:
         lr=1e-3,
         weight_decay=0.0,
         steps=steps,
+        warm_start=0.3,
         recipe_arguments=arguments,
         random_state=seed,
     )

@@ -103,7 +103,8 @@ class Recipe:
         1.0, "each stage is this many times as long as the one before ({default}; paper: 3)",
         metavar="F", least=1, remedy="use 1 for equal stages, 3 as the paper does")
     warm_start: float = setting(
-        0.3, "share of all steps that train with cross-entropy first ({default}; 0: none)",
+        0.3,
+        "share of all steps that train with cross-entropy first ({default}; images: 0.7; 0: none)",
         metavar="SHARE", least=0, remedy="it is a share of the steps, 0 for none")
     balance: float = setting(
         0.0, "least share of either class in a batch ({default}: as in the data)", metavar="SHARE",

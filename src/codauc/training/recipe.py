@@ -17,7 +17,7 @@ _LONGEST = 1e9  # steps of a run
 _WARM_UP = 0.05  # the share of the run in which the step size rises
 _MANY = 1000  # positives with which cross-entropy counts as much as the min-max objective, and
 # steps after the warm start are as large as before
-_IMAGE_EPOCHS, _IMAGE_DECAY = 20, 0.5
+_IMAGE_EPOCHS, _IMAGE_DECAY, _IMAGE_WARM_START = 20, 0.5, 0.7
 _EPOCHS, _LEAST_STEPS, _MOST_STEPS = 40, 1000, 3000
 _MOST_SAMPLES = 512_000  # that a run draws, unless it has more
 _WIDE = 2000  # numbers from which on a table's network has no pieces, most of its weights
@@ -104,7 +104,8 @@ def _default(recipe: Recipe, workers: int, facts: Facts) -> Recipe:
     warm = recipe.warm_start
     if warm is None:  # logistic regression is a warm start, too
         linear = facts.linear and recipe.linear_start is not False
-        warm = 1.0 if recipe.name == "bce" else 0.0 if linear else Recipe.warm_start
+        usual = _IMAGE_WARM_START if facts.images else Recipe.warm_start
+        warm = 1.0 if recipe.name == "bce" else 0.0 if linear else usual
     passes = facts.samples / (batch * math.sqrt(workers))
     most = min(_MOST_STEPS, 3 * facts.rarer, _MOST_SAMPLES / facts.samples * passes)
     decay = _IMAGE_DECAY if facts.images else _weight_decay(facts.rarer)
