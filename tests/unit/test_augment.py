@@ -54,6 +54,19 @@ def test_crop_equals_the_loop(shape, size, padding):
     assert torch.equal(found, crop_loop(x, size, padding, seeded(1)))
 
 
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(("size", "padding"), [(None, 4), (None, 0), (3, 2)])
+def test_a_filled_edge_repeats_the_outermost_pixels(shape, size, padding):
+    x = images(shape)
+    padded = torch.nn.functional.pad(x, (padding,) * 4, mode="replicate") if len(x) else x
+    size = size or shape[2]
+    if shape[2] == shape[3] and len(x):  # a given size is a square
+        expected = crop_loop(padded, size, 0, seeded(1))
+        assert torch.equal(Crop(size, padding, fill="edge")(x, seeded(1)), expected)
+    assert Crop(None, padding, fill="edge")(x, seeded(1)).shape == x.shape
+    assert Crop(padding=padding, fill="edge")(x.byte(), seeded(1)).dtype == torch.uint8
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.uint8])
 def test_the_dtype_stays(dtype):
     x = images(dtype=dtype)
@@ -77,6 +90,7 @@ def test_center_crop_is_the_middle(size):
 
 
 PARTS = [Flip(), Flip(0), Crop(), Crop(padding=0), Crop(8, 0), Augment(Crop(), Flip())]
+PARTS += [Crop(fill="edge")]
 
 
 @pytest.mark.parametrize("part", [*PARTS, CenterCrop(8)], ids=repr)
@@ -156,6 +170,7 @@ def test_a_window_larger_than_the_image_is_refused(part):
         (lambda: Crop(0), "size=0: expected an integer >= 1"),
         (lambda: Crop(2.5), "size=2.5: expected an integer"),
         (lambda: Crop(padding=-1), "padding=-1: expected an integer >= 0"),
+        (lambda: Crop(fill="edges"), "fill='edges': expected one of .* did you mean 'edge'"),
         (lambda: CenterCrop(0), "size=0: expected an integer >= 1"),
         (lambda: Augment(Flip), r"the class Flip: .* make a part first"),
         (lambda: Augment(3), "Augment got 3: expected callables"),

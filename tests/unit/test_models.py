@@ -33,6 +33,19 @@ def test_convnet_gives_one_logit_per_image_and_output(side, outputs, shape):
     assert ConvNet(in_channels=2, outputs=outputs)(torch.zeros(4, 2, side, side)).shape == shape
 
 
+def test_residual_blocks_that_add_nothing_leave_the_plain_convnet():
+    torch.manual_seed(0)
+    plain = ConvNet(2, (4, 5, 6))
+    model = ConvNet(2, (4, 5, 6), residual=True)
+    added = model.load_state_dict(plain.state_dict(), strict=False).missing_keys
+    assert {name.split(".")[1] for name in added} == {"1", "2"}  # the first block stays as it is
+    x = torch.randn(3, 2, 17, 16)
+    assert not torch.allclose(model(x), plain(x))
+    for block in model.blocks[1:]:
+        nn.init.zeros_(block[-1].bn2.weight)
+    torch.testing.assert_close(model(x), plain(x))
+
+
 @pytest.mark.parametrize(("outputs", "shape"), [(1, (4,)), (3, (4, 3))])
 @pytest.mark.parametrize("widths", [(), (5,), [5, 6]])
 def test_mlp_gives_one_logit_per_sample_and_output(outputs, shape, widths):
@@ -69,7 +82,7 @@ def test_a_single_sample_keeps_its_dimension(outputs):
     assert MLP(3, outputs=outputs)(torch.zeros(1, 3)).shape == shape
 
 
-@pytest.mark.parametrize("model", [ConvNet(), MLP(64)], ids=["ConvNet", "MLP"])
+@pytest.mark.parametrize("model", [ConvNet(), ConvNet(residual=True), MLP(64)])
 def test_every_parameter_gets_a_gradient(model):
     torch.manual_seed(0)
     model(torch.randn(8, 1, 8, 8)).square().sum().backward()
@@ -111,6 +124,7 @@ def test_convnet_tells_two_textures_apart():
         (lambda: ConvNet(outputs=0), "outputs=0: expected an integer >= 1"),
         (lambda: ConvNet(widths=(8, 0)), "width=0: expected an integer >= 1"),
         (lambda: ConvNet(widths=8), r"widths=8: expected a sequence of integers; write \[8\]"),
+        (lambda: ConvNet(residual=1), "residual=1: expected True or False"),
         (lambda: ConvNet(width=(8,)), "did you mean 'widths'"),
         (lambda: ConvNet(widths=np.array(8)), r"expected a sequence of integers; write \[8\]"),
         (lambda: ConvNet(widths=torch.tensor(8)), r"expected a sequence .* write \[8\]"),

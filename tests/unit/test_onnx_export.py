@@ -26,6 +26,7 @@ onnxruntime = pytest.importorskip("onnxruntime", reason="ONNX files are an extra
 NETWORKS = {
     "mlp": ({"inputs": 6, "widths": [8], "outputs": 3}, (6,)),
     "convnet": ({"in_channels": 2, "widths": [4, 8]}, (2, 9, 8)),
+    "convnet with residual blocks": ({"widths": [4, 8], "residual": True}, (1, 9, 8)),
     "resnet20": ({}, (3, 16, 16)),
     "resnet18": ({"in_channels": 1}, (1, 32, 40)),
 }
@@ -72,7 +73,8 @@ def shaken(model):
 @pytest.mark.parametrize("name", NETWORKS)
 def test_networks_of_images_and_vectors_score_in_onnx_as_in_torch(name, tmp_path):
     arguments, shape = NETWORKS[name]
-    saved = Saved(shaken(build(name, **arguments)), None, Calibration(1.5, -2.0))
+    network = build(name.split()[0], **arguments)
+    saved = Saved(shaken(network), None, Calibration(1.5, -2.0))
     path = export_onnx(saved, tmp_path / "net.onnx", shape=shape)
     for samples in (1, 7):
         x = torch.randn(samples, *shape)

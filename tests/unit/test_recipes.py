@@ -12,10 +12,17 @@ from torch import nn
 from codauc.metrics.auc_difference import paired_auc_difference
 from codauc.metrics.auc_values import auc
 from codauc.metrics.calibration import Calibration, average_precision, calibrate
-from codauc.models import TabularNet
+from codauc.models import ConvNet, TabularNet
 from codauc.models.tabular import Pieces, range_edges
-from codauc.runs.settings import CommunicationSettings, Recipe, RecipeSettings, RunSettings
-from codauc.training.recipe import Facts, factor_of, plan, resolve
+from codauc.runs.settings import (
+    RECIPES,
+    CommunicationSettings,
+    Recipe,
+    RecipeSettings,
+    RunSettings,
+)
+from codauc.training.build import augmentation
+from codauc.training.recipe import Facts, factor_of, image_network, plan, resolve
 from codauc.training.validation import ModelChoice
 
 TABLE = Facts(10_000, 500, images=False)
@@ -37,6 +44,30 @@ def test_cross_entropy_alone_has_the_same_budget():
             plan(resolve(RecipeSettings(name=n), 1, facts), ways).steps for n in ("default", "bce")
         ]
         assert steps[0] == pytest.approx(steps[1], abs=3)
+
+
+def test_images_are_shifted_but_not_mirrored_and_tables_neither():
+    images = Facts(10_000, 500, images=True)
+    found = {name: resolve(RecipeSettings(name), 1, images).augment for name in RECIPES}
+    assert found == {"default": "shift", "bce": "shift", "paper": "none"}
+    assert resolve(RecipeSettings(), 1, TABLE).augment == "none"
+    assert resolve(RecipeSettings(augment="flip"), 1, images).augment == "flip"
+
+
+@pytest.mark.parametrize("side", [1, 2, 3, 8, 28, 65, 300])
+def test_the_network_of_images_takes_images_of_its_side(side):
+    arguments = image_network(side)
+    assert ConvNet(2, **arguments)(torch.randn(2, 2, side, side + 3)).shape == (2,)
+    pixels = side // 2 ** len(arguments["widths"])
+    assert pixels >= 1 if side < 100 else pixels > 2
+
+
+def test_a_shift_moves_each_image_of_a_batch_by_at_most_a_twelfth():
+    x = torch.zeros(500, 1, 28, 28)
+    x[:, :, 14, 14] = 1
+    place = augmentation("shift")(x, torch.Generator().manual_seed(0)).flatten(1).argmax(1)
+    for places in (place // 28, place % 28):
+        assert set(places.tolist()) == {12, 13, 14, 15, 16}
 
 
 def test_the_papers_recipe_is_the_papers():

@@ -50,6 +50,13 @@ def test_the_watched_test_set_holds_nothing_out_and_chooses_nothing(source):
         codauc.launch(lambda group: open_data(without.data, group), simulate=True)
 
 
+def test_a_table_is_not_augmented(source):
+    settings = settings_of(source, recipe={"augment": "flip"})
+    opened = open_data(settings.data, codauc.launch(lambda group: group, simulate=True)[0])
+    with pytest.raises(ValueError, match="augment=flip for a table: expected images"):
+        resolve_settings(settings, opened, 1)
+
+
 def test_curves_on_the_test_set_end_with_the_test_auc(source, tmp_path):
     settings = settings_of(source, recipe={"select": "last", "average": "none"})
     summary = codauc.train(settings.with_changes("data", watch="test"), tmp_path)

@@ -13,7 +13,7 @@ import torch
 from torch import Generator, Tensor
 from torch.nn.functional import pad
 
-from codauc._internal.checks import known_arguments, real, whole
+from codauc._internal.checks import choice, known_arguments, real, whole
 
 Part = Callable[[Tensor, Generator], Tensor]
 
@@ -75,11 +75,12 @@ class Flip:
 
 
 class Crop:
-    """From each image, with `padding` zeros added on every side, a window at a random place.
+    """From each image, with `padding` pixels added on every side, a window at a random place.
 
     The window is `size` x `size`, or with None as large as the image was. All places are equally
-    likely. Zeros are black only in images that are not scaled; after `(pixel - mean) / std` they
-    are the mean colour.
+    likely. `fill` says what is added: "zeros", or "edge", which repeats the outermost pixels. Zeros
+    are black only in images that are not scaled; after `(pixel - mean) / std` they are the mean
+    colour.
 
     >>> crop = Crop(size=2, padding=0)
     >>> crop(torch.arange(9.0).view(1, 1, 3, 3), torch.Generator().manual_seed(2))
@@ -88,15 +89,16 @@ class Crop:
     """
 
     @known_arguments
-    def __init__(self, size: int | None = None, padding: int = 4) -> None:
+    def __init__(self, size: int | None = None, padding: int = 4, fill: str = "zeros") -> None:
         self.size = None if size is None else _side(size)
-        self.padding = whole("padding", padding, least=0, remedy="use 0 for no zeros around")
+        self.padding = whole("padding", padding, least=0, remedy="use 0 for no pixels around")
+        self.fill = choice("fill", fill, ("zeros", "edge"))
 
     def __call__(self, x: Tensor, generator: Generator) -> Tensor:
         """The windows; an image's place is drawn top first, for all images, then left."""
         count, channels, *sides = _shape(x)
         height, width = sides if self.size is None else (self.size, self.size)
-        padded = pad(x, (self.padding,) * 4) if self.padding else x
+        padded = self._padded(x) if self.padding else x
         if self.size is not None:
             _fits(self.size, padded)
         top, left = (
@@ -109,8 +111,18 @@ class Crop:
             window.copy_(image[:, t : t + height, s : s + width])
         return windows
 
+    def _padded(self, x: Tensor) -> Tensor:
+        if self.fill == "zeros":
+            return pad(x, (self.padding,) * 4)
+        rows, columns = (  # torch has no padding with the edge for all dtypes
+            torch.arange(-self.padding, side + self.padding, device=x.device).clamp(0, side - 1)
+            for side in x.shape[2:]
+        )
+        return x[:, :, rows[:, None], columns]
+
     def __repr__(self) -> str:
-        return f"Crop(size={self.size}, padding={self.padding})"
+        fill = "" if self.fill == "zeros" else f", fill={self.fill!r}"
+        return f"Crop(size={self.size}, padding={self.padding}{fill})"
 
 
 class CenterCrop:

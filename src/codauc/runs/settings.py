@@ -75,7 +75,7 @@ class Recipe:
     optimizer: str = setting(
         "adam", "adaptive or plain gradient steps ({default})", choices=("adam", "sgd"))
     lr: float = setting(
-        3e-3, "step size of the first stage (tables: {default}; images: 0.001; sgd: 0.1)",
+        3e-3, "step size of the first stage ({default}; sgd: 0.1)",
         metavar="ETA", above=0, remedy="use a positive step size, such as 0.001")
     dual_lr: float = setting(
         0.1,
@@ -89,8 +89,8 @@ class Recipe:
         0.9, "momentum of the gradients of the weights ({default})", metavar="BETA", least=0,
         below=1, remedy="use 0 for none")
     weight_decay: float = setting(
-        1.0, "decoupled weight decay (tables: {default}; images: 0)", metavar="LAMBDA", least=0,
-        remedy="use 0 for none")
+        1.0, "decoupled weight decay (tables: at most {default}; images: 0.5; sgd: 0)",
+        metavar="LAMBDA", least=0, remedy="use 0 for none")
     batch_size: int = setting(
         128, "samples per step of each worker (by the data)", metavar="N", least=1,
         remedy="use for example 128")
@@ -104,7 +104,8 @@ class Recipe:
         1.0, "each stage is this many times as long as the one before ({default}; paper: 3)",
         metavar="F", least=1, remedy="use 1 for equal stages, 3 as the paper does")
     warm_start: float = setting(
-        0.3, "share of all steps that train with cross-entropy first ({default}; 0: none)",
+        0.3,
+        "share of all steps that train with cross-entropy first ({default}; images: 0.7; 0: none)",
         metavar="SHARE", least=0, remedy="it is a share of the steps, 0 for none")
     balance: float = setting(
         0.0, "least share of either class in a batch ({default}: as in the data)", metavar="SHARE",
@@ -115,6 +116,10 @@ class Recipe:
         "paper: 0)", metavar="LAMBDA", least=0, remedy="use 0 for the min-max objective alone")
     min_max_scale: float = setting(
         1.0, above=0, remedy="leave it out for one by the number of positives")
+    augment: str = setting(
+        "none", "random change of the images of a batch: shift moves them by up to a twelfth of "
+        "their side, flip also mirrors half of them (images: shift; paper: none)",
+        choices=("none", "shift", "flip"))
     schedule: str = setting(
         "cosine", "how the step size falls during the run ({default})",
         choices=("cosine", "constant"))

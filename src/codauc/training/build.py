@@ -17,6 +17,8 @@ from codauc.algorithm.outer_step import Nesterov
 from codauc.algorithm.ppdadam import PPDAdam
 from codauc.algorithm.ppdsg import PPDSG
 from codauc.data import Batches
+from codauc.data.augment import Augment, Crop, Flip
+from codauc.data.batches import Augmentation
 from codauc.data.dataset import DataSet, Part
 from codauc.data.rows import Rows, as_rows
 from codauc.models import TabularEnsemble, build
@@ -26,7 +28,15 @@ from codauc.models.tabular import TableModel
 from codauc.runs.settings import ModelSettings, Recipe, RunSettings, outer_step
 from codauc.training.crossed import can_cross, member_weights
 from codauc.training.linear_start import start_linear_models
-from codauc.training.recipe import SYNC_EVERY, Facts, plain_network, resolve, table_network
+from codauc.training.recipe import (
+    SYNC_EVERY,
+    Facts,
+    image_network,
+    plain_network,
+    resolve,
+    shift_of,
+    table_network,
+)
 from codauc.workers.agreement import together
 from codauc.workers.group import Group
 
@@ -51,6 +61,11 @@ def resolve_settings(
     settings = settings if linear else settings.with_changes("recipe", linear_start=False)
     facts = Facts(train.samples, train.positives, bool(opened.shape), linear, crossable)
     recipe = resolve(settings.recipe, workers, facts)
+    if recipe.augment != "none" and not opened.shape:
+        raise ValueError(
+            f"augment={recipe.augment} for a table: expected images, which can be shifted; leave "
+            "it out."
+        )
     recipe = replace(recipe, crossed=recipe.crossed and crossable)
     if recipe.select == "blend" and not (linear and recipe.linear_start):
         raise ValueError(
@@ -88,6 +103,8 @@ def _network(asked: ModelSettings, opened: DataSet, recipe: str) -> ModelSetting
         else:
             chosen = table_network(train.samples, train.positives, numbers)
         arguments = {**arguments, **chosen}
+    elif asked.name == "auto":
+        arguments = {**arguments, **image_network(min(opened.shape[1:]))}
     elif name in _TABLES and usual in _TABLES:
         pass  # the columns, and the network's own defaults
     elif name == "mlp":
@@ -181,7 +198,25 @@ def make_batches(settings: RunSettings, part: Part, group: Group, notes: list[st
         each = member_weights(part, settings.model.arguments["members"])
         weights = each if weights is None else each * weights.unsqueeze(1)
     options: dict[str, Any] = {"seed": seed, "worker": group.rank, "balanced": share}
+    options["augment"] = augmentation(settings.recipe.augment)
     return Batches(part.x, part.y, size, weights=weights, **options)
+
+
+def augmentation(name: str) -> Augmentation | None:
+    """How a recipe changes the images of a batch; edges are repeated, as black may mean anything.
+
+    >>> augmentation("flip")(torch.zeros(5, 1, 28, 28), torch.Generator()).shape
+    torch.Size([5, 1, 28, 28])
+    """
+    if name == "none":
+        return None
+    more = (Flip(),) if name == "flip" else ()
+
+    def changed(x: Tensor, generator: torch.Generator) -> Tensor:
+        crop = Crop(padding=shift_of(x.shape[2:]), fill="edge")
+        return Augment(crop, *more)(x, generator)
+
+    return changed
 
 
 def _relative_weights(part: Part, *, balanced: bool) -> Tensor | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -18,11 +18,14 @@ _WARM_UP = 0.05  # the share of the run in which the step size rises
 _MANY = 1000  # positives with which cross-entropy counts as much as the min-max objective, and
 # steps after the warm start are as large as before
 _FEW = 100  # positives with which the AUC of a network is mostly chance
+_IMAGE_EPOCHS, _IMAGE_DECAY, _IMAGE_WARM_START = 20, 0.5, 0.7
 _EPOCHS, _LEAST_STEPS, _MOST_STEPS = 40, 1000, 3000
 _MOST_SAMPLES = 512_000  # that a run draws, unless it has more
 _WIDE = 2000  # numbers from which on a table's network has no pieces, most of its weights
 _LARGE = 20_000  # samples from which on it has more of them, if positives are many,
 _LARGER = 50_000  # and from which on passes are few
+_LAST_SIDE = 4.5  # pixels after the last block of a network for images
+_WIDTHS = (16, 32, 64, 128, 128)  # of its blocks
 _INPUTS = 384  # pieces of all columns together
 
 # The paper's experiments: section 5, with the smallest T_0 and the largest eta_0 of its grid.
@@ -101,22 +104,26 @@ def _default(recipe: Recipe, workers: int, facts: Facts) -> Recipe:
     batch = recipe.batch_size or _batch_size(facts, workers)
     warm, linear = recipe.warm_start, facts.linear and recipe.linear_start is not False
     if warm is None:  # logistic regression is a warm start, too
-        warm = 1.0 if recipe.name == "bce" else 0.0 if linear else Recipe.warm_start
+        usual = _IMAGE_WARM_START if facts.images else Recipe.warm_start
+        warm = 1.0 if recipe.name == "bce" else 0.0 if linear else usual
     passes = facts.samples / (batch * math.sqrt(workers))
     most = min(_MOST_STEPS, 3 * facts.rarer, _MOST_SAMPLES / facts.samples * passes)
+    decay = _IMAGE_DECAY if facts.images else _weight_decay(facts.rarer)
+    epochs = _IMAGE_EPOCHS if facts.images else _EPOCHS
     crossed = facts.crossable and facts.rarer < _MANY
-    total = max(min(_EPOCHS * passes, most), _LEAST_STEPS, passes)  # one pass at least
+    total = max(min(epochs * passes, most), _LEAST_STEPS, passes)  # one pass at least
     stages, factor = recipe.stages or Recipe.stages, recipe.factor or Recipe.factor
     geometric(1.0, 1, stages, factor=factor)  # refuses what could not be counted
     parts = sum(factor**s for s in range(stages))
     return Recipe(
         name=recipe.name,
-        lr=0.1 if plain else 1e-3 if facts.images else _step_size(facts.rarer),
-        weight_decay=0.0 if facts.images or plain else _weight_decay(facts.rarer),
+        lr=0.1 if plain else Recipe.lr if facts.images else _step_size(facts.rarer),
+        weight_decay=0.0 if plain else decay,
         batch_size=batch,
         steps=max(1, round(total * (1 - warm if warm < 1 else 1) / parts)),
         warm_start=warm,
         average="none" if facts.images else Recipe.average,  # BatchNorm's statistics would not fit
+        augment="shift" if facts.images else "none",  # a mirrored letter is another one
         mix=min(1.0, round(facts.positives / _MANY, 4)),
         crossed=crossed,
         select="blend" if crossed and linear and facts.rarer < _FEW else Recipe.select,
@@ -132,6 +139,24 @@ def _step_size(rarer: int) -> float:
 def _weight_decay(rarer: int) -> float:
     """Less where positives are many, and say more than the prior does."""
     return min(Recipe.weight_decay, max(0.1, round(10 / math.sqrt(max(1, rarer)), 3)))
+
+
+def image_network(side: int) -> dict[str, Any]:
+    """The arguments of the network of images whose shorter side has so many pixels.
+
+    Blocks halve the side until about five pixels are left; small images have three, if that many.
+
+    >>> [len(image_network(side)["widths"]) for side in (4, 8, 28, 64, 224)]
+    [2, 3, 3, 4, 5]
+    """
+    halvings = round(math.log2(side / _LAST_SIDE))
+    blocks = min(side.bit_length() - 1, max(3, halvings))
+    return {"widths": list(_WIDTHS[:blocks]), "residual": True}
+
+
+def shift_of(sides: Sequence[int]) -> int:
+    """By how many pixels images of these sides are shifted at most."""
+    return max(1, round(min(sides) / 12))
 
 
 def _batch_size(facts: Facts, workers: int) -> int:
