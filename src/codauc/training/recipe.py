@@ -107,7 +107,7 @@ def _default(recipe: Recipe, workers: int, facts: Facts) -> Recipe:
         usual = _IMAGE_WARM_START if facts.images else Recipe.warm_start
         warm = 1.0 if recipe.name == "bce" else 0.0 if linear else usual
     passes = facts.samples / (batch * math.sqrt(workers))
-    most = min(_MOST_STEPS, 3 * facts.rarer, _MOST_SAMPLES / facts.samples * passes)
+    most = min(_MOST_STEPS, 5 * facts.rarer, _MOST_SAMPLES / facts.samples * passes)
     decay = _IMAGE_DECAY if facts.images else _weight_decay(facts.rarer)
     epochs = _IMAGE_EPOCHS if facts.images else _EPOCHS
     crossed = facts.crossable and facts.rarer < _MANY
