@@ -26,7 +26,7 @@ class EagerUpdate:
     def __init__(self, opt: PPDSG) -> None:
         self.opt = opt
         self.base: Tensor | None = None
-        self.sent: Tensor | None = None  # the state that the last round took
+        self.sent: Tensor | None = None
 
     def forget(self) -> None:
         """The next round is the first of a stage."""
@@ -38,13 +38,23 @@ class EagerUpdate:
             self.sent = torch.empty_like(like)
         self.opt.trained.pack(self.sent)
 
+    @property
+    def taken(self) -> Tensor:
+        """The state that the round under way took."""
+        assert self.sent is not None
+        return self.sent
+
+    @property
+    def taken_weights(self) -> Tensor:
+        """The weights in it."""
+        return self.taken[: self.opt.trained.weight_size]
+
     def hold_back(self, share: float) -> None:
         """The round is under way: apply the own part."""
-        assert self.sent is not None
         if self.base is None:
-            self.base = self.sent.clone()
+            self.base = self.taken.clone()
         else:
-            self.base.lerp_(self.sent, share)
+            self.base.lerp_(self.taken, share)
             self.opt.trained.steer(self.base)
 
     def arrive(self, mean: Tensor, steps: int) -> None:

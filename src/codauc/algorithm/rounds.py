@@ -195,8 +195,7 @@ class Averager:
             return
         self.eager.pack(self.message.state)
         self._pack(None)
-        self.flight = self.group.fly(self._average())
-        self.under_way = True
+        self.flight, self.under_way = self.group.fly(self._average()), True
         self.eager.hold_back(self.inner.size / self.group.size)
 
     def advance(self) -> None:
@@ -213,9 +212,8 @@ class Averager:
             self._land()
             self.message.unpack_tail()
         self.under_way = False
-        if self.message.measuring and self.eager.sent is not None:
-            weights = self.eager.sent[: self.opt.trained.weight_size]
-            self.drift = _drift([weights], self.message.vector)
+        if self.message.measuring:
+            self.drift = _drift([self.eager.taken_weights], self.message.vector)
         self._step_outside()
         self.eager.arrive(self.message.state, steps)
 
@@ -223,7 +221,7 @@ class Averager:
         if self.flight is not None:
             with self._taken_back_if_it_fails():
                 self.flight.land()
-            self.flight = None
+        self.flight = None
 
     @contextmanager
     def _taken_back_if_it_fails(self) -> Iterator[None]:
@@ -268,9 +266,8 @@ class Averager:
             base=None if self.eager.base is None else self.eager.base.clone(),
         )
         if self.under_way:
-            assert self.eager.sent is not None
             message = self.message
-            parts = {"message": message.vector, "sent": self.eager.sent, "told": message.labels}
+            parts = {"message": message.vector, "sent": self.eager.taken, "told": message.labels}
             found.under_way = {name: tensor.clone() for name, tensor in parts.items()}
         return found
 
