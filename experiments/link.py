@@ -25,6 +25,7 @@ import torch
 from hosts import Hosts, HostsError, my_counters
 
 import codauc
+from codauc.algorithm.compression import COMPRESSIONS
 from codauc.models import MLP
 from codauc.workers import Group
 
@@ -140,7 +141,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--sync-every", type=int, default=64)
     parser.add_argument("--delay", type=int, default=56)
-    parser.add_argument("--compress", choices=("bf16", "int8"), help="for the timed rounds")
+    parser.add_argument("--compress", choices=COMPRESSIONS, help="for the timed rounds")
     parser.add_argument("--out", type=Path, default=Path("runs/link"))
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)

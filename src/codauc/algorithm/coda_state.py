@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from codauc.algorithm.optimizer_state import OptimizerState
 from codauc.algorithm.round_periods import PeriodState
 from codauc.algorithm.schedules import Stage
+from codauc.algorithm.trained_state import view_like
 
 
 @dataclass
@@ -25,6 +28,7 @@ class RoundState:
     outer: dict[str, Tensor] = field(default_factory=dict)  # theta and momentum of outer steps
     measuring: bool = False  # whether messages carry measured times and drift
     seconds: float = 0.0  # of the last round, if they do
+    base: Tensor | None = None  # from where steps count, where rounds are delayed
 
     def check(self, compress: str | None, workers: int, *, outer: bool) -> None:
         """Raise if it is of other rounds."""
@@ -96,8 +100,22 @@ class CoDAState:
         counts that no round has summed are dropped.
         """
         self.optimizer.forget_unreported_labels()
-        rounds = replace(self.averager, encoding={}, under_way=None, workers=workers, outer={})
-        return replace(self, averager=rounds)
+        none: dict[str, Any] = {"encoding": {}, "under_way": None, "outer": {}, "base": None}
+        return replace(self, averager=replace(self.averager, workers=workers, **none))
+
+    def take_back_round(self) -> None:
+        """Give w, a, b and alpha the values they would have without the round under way."""
+        rounds, start = self.averager, 0
+        if rounds.under_way is None or rounds.base is None:
+            return
+        change = rounds.under_way["sent"] - rounds.base
+        for name, role, shape, _, strides in self.optimizer.layout:
+            if role == "buffer":
+                return
+            like = torch.empty_strided(json.loads(shape), json.loads(strides), device="meta")
+            tensor = self.model[name] if role == "weight" else self.optimizer.loss[role]
+            tensor.add_(view_like(like, change, start))
+            start += like.numel()
 
 
 def _plain(record: Any) -> dict[str, Any]:

@@ -46,10 +46,11 @@ class CoDA(RoundControls):
 
     For slow links: `compress="int8"` sends a quarter of the bytes, `"int4"` an eighth, `"int2"` a
     fifteenth, `"bf16"` a half, with what is lost kept for the next round. `delay=D` lets the
-    workers go on while a round is under way and adds what it changes exactly D steps later (D < I;
-    0 waits). `outer=codauc.Nesterov()` lets rounds take a step with momentum along the averaged
-    change of the weights (a single worker takes none). `settings` are further values, such as the
-    names of the data's columns, that must be equal on all workers.
+    workers go on while a round is under way: a worker's own part of the mean, 1/K of its change,
+    takes effect at once, the others' part exactly D steps later (D < I; 0 waits).
+    `outer=codauc.Nesterov()` lets rounds take a step with momentum along the averaged change of the
+    weights (a single worker takes none). `settings` are further values, such as the names of the
+    data's columns, that must be equal on all workers.
 
     >>> import torch
     >>> from torch import nn
@@ -170,8 +171,7 @@ class CoDA(RoundControls):
         if not again:
             self.averager.lay_out(measuring=stage.sync_every == "auto")
         self.averager.begin_stage(again=again)
-        if stage.local_every is not None:
-            self.averager.inner = self.group.machine()
+        self.averager.inner = self.group.machine() if stage.local_every else LocalGroup()
         self._modules = list(self.opt.model.modules())  # a walk that is too long for every step
         self._driven, self._ending = False, None
 

@@ -51,7 +51,7 @@ class RoundSchedule:
             self.clock.stop()
             self.periods.note(self._factor())
         if self.averager.under_way and step >= self.synced_at + self.delay:
-            self.averager.complete()
+            self.averager.complete(step - self.synced_at)
             self._decide(step, stage)
         due = self._due(step, stage) and step != self.synced_at
         local = stage.local_every is not None and step != self.inner_at
@@ -105,7 +105,7 @@ class RoundSchedule:
     def close(self) -> None:
         """The stage's last round, which carries the averages of its iterates."""
         if self.averager.under_way:
-            self.averager.complete()
+            self.averager.complete(self.averager.opt.steps - self.synced_at)
         self.averager.round(closing=True)
 
 

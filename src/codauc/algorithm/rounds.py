@@ -12,6 +12,7 @@ from torch import Tensor
 
 from codauc.algorithm.coda_state import RoundState
 from codauc.algorithm.compression import Encoding, StateSizes, encoding
+from codauc.algorithm.eager_update import EagerUpdate
 from codauc.algorithm.gradient_rounds import average_gradients
 from codauc.algorithm.outer_step import Nesterov, OuterStep
 from codauc.algorithm.ppdsg import PPDSG
@@ -21,7 +22,7 @@ from codauc.algorithm.round_periods import Measured
 from codauc.algorithm.same_start import broadcast_outside_rounds, settings_to_compare
 from codauc.algorithm.trained_state import view_like
 from codauc.workers.agreement import compare
-from codauc.workers.group import Flight, Group, Pending
+from codauc.workers.group import Flight, Group, LocalGroup, Pending
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 Around = Callable[[], AbstractContextManager[None]]
@@ -55,11 +56,12 @@ class Averager:
         compress: str | None = None,
         outer: Nesterov | None = None,
     ) -> None:
-        self.opt, self.group, self.inner, self.compress = opt, group, group, compress
+        self.opt, self.group, self.compress = opt, group, compress
+        self.inner: Group = LocalGroup()  # who averages in between: the workers of this machine
         self.message = RoundMessage(opt, group)
         self.requests, self.finite = self.message.requests, self.message.finite
         self.encoding, self.outer = self._new_encoding(), self._new_outer(outer)
-        self.before: Tensor | None = None  # the state when a delayed round began
+        self.eager = EagerUpdate(opt)  # what delayed rounds do
         self.inner_message: Tensor | None = None
         self.under_way = False  # whether a round has begun and not yet taken effect
         self.flight: Flight | None = None
@@ -90,7 +92,7 @@ class Averager:
         self._measure(measuring)
         if changed:
             self.message.lay_out()
-            self.encoding, self.before, self.inner_message = self._new_encoding(), None, None
+            self.encoding, self.inner_message = self._new_encoding(), None
             self.outer = self._new_outer(None if self.outer is None else self.outer.rule)
             self.same_everywhere()
 
@@ -154,6 +156,8 @@ class Averager:
         if not (closing and self.opt.average):  # a stage's mean is no change since the last round
             self._step_outside()
         self.opt.trained.unpack(self.message.state)
+        if closing:
+            self.eager.forget()
 
     def _pack(self, primal: list[Tensor] | None) -> None:
         self.message.measured = (self.step_seconds, self.drift or 0.0)
@@ -189,39 +193,45 @@ class Averager:
         if self.group.size == 1:
             self._alone()
             return
-        if self.before is None:
-            self.before = torch.empty_like(self.message.state)
-        self.opt.trained.pack(self.before)
+        self.eager.pack(self.message.state)
         self._pack(None)
-        self.under_way, self.flight = True, self.group.fly(self._average())
+        self.flight, self.under_way = self.group.fly(self._average()), True
+        self.eager.hold_back(self.inner.size / self.group.size)
 
     def advance(self) -> None:
         """Let a round that is under way go on, as far as is possible without waiting."""
         if self.flight is not None:
-            self.flight.advance()
+            with self._taken_back_if_it_fails():
+                self.flight.advance()
 
     @_observed
     @torch.no_grad()
-    def complete(self) -> None:
-        """Let the round that was begun take effect: add what it changes to the state of now."""
-        self._land()
+    def complete(self, steps: int) -> None:
+        """Let the round that was begun so many steps ago take effect on the state of now."""
+        with self._taken_back_if_it_fails():
+            self._land()
+            self.message.unpack_tail()
         self.under_way = False
-        self.message.unpack_tail()
-        assert self.before is not None
         if self.message.measuring:
-            weights = self.before[: self.opt.trained.weight_size]
-            self.drift = _drift([weights], self.message.vector)
+            self.drift = _drift([self.eager.taken_weights], self.message.vector)
         self._step_outside()
-        self.opt.trained.correct(self.message.state, self.before)
+        self.eager.arrive(self.message.state, steps)
 
     def _land(self) -> None:
-        flight, self.flight = self.flight, None
-        if flight is not None:
-            try:
-                flight.land()
-            except BaseException:
-                self.under_way = False
-                raise
+        if self.flight is not None:
+            with self._taken_back_if_it_fails():
+                self.flight.land()
+        self.flight = None
+
+    @contextmanager
+    def _taken_back_if_it_fails(self) -> Iterator[None]:
+        """Inside this block an error ends the round that is under way, as if it had not begun."""
+        try:
+            yield
+        except BaseException:
+            self.flight, self.under_way = None, False
+            self.eager.take_back()
+            raise
 
     @_observed
     @torch.no_grad()
@@ -253,11 +263,11 @@ class Averager:
             outer={} if self.outer is None else self.outer.state_dict(),
             measuring=self.message.measuring,
             seconds=self.seconds if self.message.measuring else 0.0,
+            base=None if self.eager.base is None else self.eager.base.clone(),
         )
         if self.under_way:
-            assert self.before is not None
             message = self.message
-            parts = {"message": message.vector, "before": self.before, "told": message.labels}
+            parts = {"message": message.vector, "sent": self.eager.taken, "told": message.labels}
             found.under_way = {name: tensor.clone() for name, tensor in parts.items()}
         return found
 
@@ -275,9 +285,9 @@ class Averager:
         self.drift = state.drift
         saved = state.under_way
         self.flight, self.under_way = None, saved is not None
+        self.eager.load(state.base, None if saved is None else saved["sent"])
         if saved is not None:
             self.message.vector.copy_(saved["message"])
-            self.before = saved["before"].to(self.message.vector.device, copy=True)
             self.message.labels.copy_(saved["told"])
 
 

@@ -72,7 +72,8 @@ class TrainedState:
         for tensor in tensors:
             self.dtype = torch.promote_types(self.dtype, tensor.dtype)
         self.weight_size = sum(weight.numel() for weight in self.weights)
-        self.steered_size = self.weight_size + 3 * loss.tasks  # what steps move
+        self.steered = len(weights) + 3  # tensors that steps move
+        self.steered_size = self.weight_size + 3 * loss.tasks
         self.moments = moments
         self.moment_size = 0 if moments is None else self.weight_size
         self.size = sum(tensor.numel() for tensor in tensors) + self.moment_size
@@ -92,7 +93,7 @@ class TrainedState:
         """Copy the state, divided, into `message`, with other values in the place of v if given."""
         tensors = self.tensors()
         tensors[: len(primal or ())] = primal or ()
-        for tensor, part in zip(tensors, self._parts(message), strict=True):
+        for tensor, part in zip(tensors, self.parts(message), strict=True):
             if divisor == 1:
                 part.copy_(tensor)
             elif tensor.dtype == part.dtype:
@@ -103,21 +104,33 @@ class TrainedState:
     @torch.no_grad()
     def unpack(self, message: Tensor) -> None:
         """Copy `message` into the state."""
-        for tensor, part in zip(self.tensors(), self._parts(message), strict=True):
+        for tensor, part in zip(self.tensors(), self.parts(message), strict=True):
             tensor.copy_(part)
 
     @torch.no_grad()
-    def correct(self, mean: Tensor, before: Tensor) -> None:
-        """Add `mean - before` to the state; `mean` is used up.
+    def steer(self, values: Tensor) -> None:
+        """Copy the values of a message into what steps move: w, a, b and alpha."""
+        for tensor, part in zip(self.tensors()[: self.steered], self.parts(values), strict=False):
+            tensor.copy_(part)
+
+    @torch.no_grad()
+    def shift(self, change: Tensor) -> None:
+        """Add a change, laid out as a message, to what steps move."""
+        for tensor, part in zip(self.tensors()[: self.steered], self.parts(change), strict=False):
+            tensor.add_(part)
+
+    @torch.no_grad()
+    def correct(self, mean: Tensor, change: Tensor) -> None:
+        """Add a change to what steps move.
 
         Statistics and moments become the mean's: a correction could make a variance negative.
         """
-        mean[: self.steered_size].sub_(before[: self.steered_size])
-        steered = len(self.weights) + 3
-        for i, (tensor, part) in enumerate(zip(self.tensors(), self._parts(mean), strict=True)):
-            tensor.add_(part) if i < steered else tensor.copy_(part)
+        self.shift(change)
+        rest = list(zip(self.tensors(), self.parts(mean), strict=True))[self.steered :]
+        for tensor, part in rest:
+            tensor.copy_(part)
 
-    def _parts(self, message: Tensor) -> Iterator[Tensor]:
+    def parts(self, message: Tensor) -> Iterator[Tensor]:
         """The part of a message for each tensor, in its shape."""
         tensors = self.tensors()
         starts = accumulate((tensor.numel() for tensor in tensors), initial=0)

@@ -21,7 +21,7 @@ from codauc.version import __version__
 from codauc.workers.agreement import gather_bytes, together
 from codauc.workers.group import Group
 
-FORMAT = 3  # of what is in a checkpoint; another one is refused
+FORMAT = 4  # of what is in a checkpoint; another one is refused
 _CPU = torch.device("cpu")
 _STATE = re.compile(r"(\d{9,})-(\d+)-of-(\d+)-([0-9a-f]{8})\.safetensors")
 _MARK = re.compile(r"\d{9,}-all-of-\d+-[0-9a-f]{8}")  # see CheckpointName.mark

@@ -33,7 +33,7 @@ _FREE = (
 )
 _ANY_SHAPE = (  # parts of a state that differ from step to step
     *("tallies", "encoding", "outer", "under_way", "stage", "choice", "records", "notes", "times"),
-    "periods",
+    *("periods", "base"),
     *("kept", "own"),  # of an optimizer, which checks them
 )
 
@@ -94,6 +94,7 @@ class RunState:
         targets = list(self.averaged())
         total = torch.zeros(sum(t.numel() for t in targets))
         for other in others:
+            CoDAState.unpack(other.coda).take_back_round()
             total += torch.cat([t.float().flatten() for t in other.averaged()])
         group.sum_(total, "checkpoint")
         parts = torch.split(total.div_(count), [t.numel() for t in targets])
