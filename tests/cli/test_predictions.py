@@ -264,6 +264,17 @@ def test_loading_a_model_does_not_load_torch_s_compiler(run):
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+def test_training_does_not_load_torch_s_compiler(table, tmp_path):
+    """It takes longer to import than a short run to train."""
+    code = (
+        "import sys, codauc\n"
+        f"data, out = {str(table)!r}, {str(tmp_path / 'r')!r}\n"
+        "codauc.train(data, out, target='fraud', positive='yes', steps=2)\n"
+        "assert 'torch._dynamo' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 # thresholds
 
 

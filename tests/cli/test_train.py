@@ -18,6 +18,8 @@ from codauc.runs.settings import RunSettings
 
 COMMAND = [sys.executable, "-m", "codauc"]
 QUICK = ("--target", "fraud", "--positive", "yes", "--steps", "84")
+ONE_STAGE = ("--stages", "1", "--warm-start", "0", "--select", "best")  # which ends as asked
+SMALL = ("--target", "fraud", "--positive", "yes", "--model", "tabular", *ONE_STAGE)
 FILES = {
     "columns.json",
     "config.toml",
@@ -113,12 +115,12 @@ def test_a_finished_run_is_not_overwritten_unless_told(run, codauc, table):
 def test_overwrite_replaces_the_run(codauc, table, tmp_path):
     for steps in ("7", "14"):
         options = ("--steps", steps, "--out", tmp_path, "--overwrite", "--quiet")
-        assert codauc("train", table, *QUICK[:4], *options)[0] == 0
+        assert codauc("train", table, *SMALL, *options)[0] == 0
     assert RunFolder(tmp_path).summary()["steps"] == 14
 
 
 def test_workers_simulated_and_real_give_the_same_run(codauc, table, tmp_path):
-    options = (*QUICK, "--sync-every", "8", "--quiet")
+    options = (*QUICK[:4], "--steps", "36", "--evaluations", "4", "--sync-every", "8", "--quiet")
     code, *_ = codauc("train", table, *options, "--simulate", "2", "--out", tmp_path / "s")
     assert code == 0
     result = subprocess.run(
@@ -133,7 +135,7 @@ def test_workers_simulated_and_real_give_the_same_run(codauc, table, tmp_path):
     assert (tmp_path / "s/model.safetensors").read_bytes() == (
         tmp_path / "p/model.safetensors"
     ).read_bytes()
-    assert simulated.summary()["rounds"] == 11  # ceil(84 / 8)
+    assert simulated.summary()["rounds"] == 5  # ceil(36 / 8)
     assert all(record.drift is not None for record in real.records())
 
 
@@ -147,7 +149,8 @@ def test_the_split_does_not_depend_on_the_number_of_workers(run, codauc, table, 
 def test_a_run_under_torchrun_is_written_once(table, tmp_path):
     result = subprocess.run(
         [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2",
-         "-m", "codauc", "train", table, *QUICK, "--out", tmp_path / "r", "--quiet"],
+         "-m", "codauc", "train", table, *SMALL, "--steps", "8", "--out", tmp_path / "r",
+         "--quiet"],
         capture_output=True, text=True, timeout=200, check=False,
     )  # fmt: skip
     assert result.returncode == 0, result.stderr
@@ -158,7 +161,7 @@ def test_a_run_under_torchrun_is_written_once(table, tmp_path):
 @pytest.mark.parametrize("workers", [(), ("--workers", "2"), ("--simulate", "2")])
 def test_ctrl_c_leaves_a_usable_run_and_its_profile(workers, table, tmp_path):
     out = tmp_path / "r"
-    command = [*COMMAND, "train", table, *QUICK[:4], "--steps", "200000", "--evaluations", "2000"]
+    command = [*COMMAND, "train", table, *SMALL, "--steps", "200000", "--evaluations", "2000"]
     process = subprocess.Popen(
         [*command, *workers, "--out", out, "--profile"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
@@ -204,7 +207,7 @@ def test_a_profile_is_printed_and_changes_neither_model_nor_settings(run, codauc
 
 def test_a_killed_run_can_still_be_used(table, codauc, tmp_path):
     out = tmp_path / "r"
-    command = [*COMMAND, "train", table, *QUICK[:4], "--steps", "200000", "--evaluations", "2000"]
+    command = [*COMMAND, "train", table, *SMALL, "--steps", "200000", "--evaluations", "2000"]
     process = subprocess.Popen(
         [*command, "--out", out], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
@@ -223,14 +226,16 @@ def test_a_killed_run_can_still_be_used(table, codauc, tmp_path):
 
 
 def test_json_is_all_that_is_printed(codauc, table, tmp_path):
-    code, output, error = codauc("train", table, *QUICK, "--json", "--out", tmp_path / "r")
+    code, output, error = codauc(
+        "train", table, *SMALL, "--steps", "84", "--json", "--out", tmp_path / "r"
+    )
     assert (code, error) == (0, "")
     assert json.loads(output)["steps"] == 84
 
 
 def test_progress_in_a_pipe_is_plain_lines(table, tmp_path):
     result = subprocess.run(
-        [*COMMAND, "train", table, *QUICK, "--out", tmp_path / "r"],
+        [*COMMAND, "train", table, *SMALL, "--steps", "84", "--out", tmp_path / "r"],
         capture_output=True, text=True, timeout=200, check=False,
     )  # fmt: skip
     lines = result.stderr.splitlines()
@@ -242,7 +247,7 @@ def test_progress_in_a_pipe_is_plain_lines(table, tmp_path):
 def test_runs_without_a_name_are_numbered(codauc, table, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for number in (1, 2):
-        code, output, _ = codauc("train", table, *QUICK[:4], "--steps", "3", "--quiet")
+        code, output, _ = codauc("train", table, *SMALL, "--steps", "3", "--quiet")
         assert code == 0
         assert f"runs/payments-{number}/report.html" in output
 
@@ -252,7 +257,16 @@ def test_a_test_file_of_its_own(codauc, table, tmp_path):
     lines = table.read_text().splitlines(keepends=True)
     other.write_text("".join(lines[:401]))
     code, output, error = codauc(
-        "train", table, *QUICK, "--test", other, "--json", "--out", tmp_path / "r"
+        "train",
+        table,
+        *QUICK[:4],
+        "--steps",
+        "9",
+        "--test",
+        other,
+        "--json",
+        "--out",
+        tmp_path / "r",
     )
     assert code == 0, error
     summary = json.loads(output)
@@ -297,7 +311,7 @@ def test_tensorboard_events_and_callbacks(codauc, table, tmp_path, monkeypatch):
         "            file.write(f'{record.step}\\n')\n"
     )
     options = ("--tensorboard", "--callback", "mine:Seen", "--quiet", "--out", tmp_path / "r")
-    code, _, error = codauc("train", table, *QUICK, *options)
+    code, _, error = codauc("train", table, *SMALL, "--steps", "84", *options)
     assert code == 0, error
     steps = [int(line) for line in (tmp_path / "seen.txt").read_text().split()]
     assert steps == [record.step for record in RunFolder(tmp_path / "r").records()]
@@ -327,5 +341,5 @@ def test_images_of_the_package_train(codauc, tmp_path):
 def test_torchs_random_state_is_left_alone(codauc, table, tmp_path):
     torch.manual_seed(5)
     before = torch.get_rng_state()
-    codauc("train", table, *QUICK[:4], "--steps", "3", "--quiet", "--out", tmp_path)
+    codauc("train", table, *SMALL, "--steps", "3", "--quiet", "--out", tmp_path)
     assert torch.equal(before, torch.get_rng_state())

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import pickle
+import re
 import signal
 import socket
 import subprocess
@@ -77,17 +78,21 @@ def test_a_model_comes_back_from_every_worker():
         assert torch.equal(tensor, second[name])
 
 
-BAD = {
-    "different models": (
-        w.different_models,
-        ValueError,
+CAUGHT = {  # what each worker may catch, so that one launch is enough for all
+    "different_models": (
+        "ValueError",
         r"worker 0 and worker 1 differ in tensors body\.0\.weight \(weight \[8, 3\].*\[8, 4\]",
     ),
-    "different columns": (
-        w.different_columns,
-        ValueError,
+    "different_columns": (
+        "ValueError",
         r"worker 0 and worker 1 differ in settings columns\[0\] \(age and dose\)",
     ),
+    "launches": (
+        "RuntimeError",
+        r"launch\(\) was called inside a worker.*the group that the function was",
+    ),
+}
+BAD = {
     "returns early": (w.returns_early, GroupError, r"left alone in sum_.*worker 1 had left"),
     "raises": (w.raises, ValueError, "worker 1 of 2: the file of this worker is empty"),
     "exits": (w.exits, RuntimeError, r"worker 1 of 2: sys\.exit\(0\)"),
@@ -95,11 +100,6 @@ BAD = {
         w.changes_size,
         GroupError,
         r"worker \d of 2.*(another size|every worker must have the same model)",
-    ),
-    "launches": (
-        w.launches,
-        RuntimeError,
-        r"worker \d of 2: launch\(\) was called inside a worker.*the group that the function was",
     ),
     "is killed": (w.is_killed, GroupError, "worker 1 of 2 was killed by SIGKILL"),
 }
@@ -113,12 +113,17 @@ def test_bad_set_ups_end_in_one_clear_error_long_before_the_timeout(case):
         launch(function, timeout=2000)
     assert type(caught.value) is kind
     assert time.monotonic() - start < 1000
-    if case in ("different models", "raises"):
+    if case == "raises":
         assert "Traceback" in caught.value.__notes__[0]
 
 
-def test_different_calls_are_the_simulations_error_on_every_worker():
-    real = launch(w.all_different_calls)
+def test_what_differs_is_one_clear_error_on_every_worker():
+    """Models, columns, calls; those of calls are the simulation's."""
+    refused, real = zip(*launch(w.all_that_differs), strict=True)
+    for case, (kind, message) in CAUGHT.items():
+        for errors in refused:
+            assert errors[case][0] == kind
+            assert re.search(message, errors[case][1]), errors[case]
     for case in w.CALLS:
         with pytest.raises(RuntimeError) as caught:
             codauc.launch(partial(w.calls, case=case), workers=2, simulate=True)

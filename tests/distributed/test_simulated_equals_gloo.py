@@ -12,19 +12,21 @@ from codauc.metrics.auc_values import auc_interval
 
 
 @functools.cache
+def simulated(function, count):
+    """What each worker got, simulated."""
+    return codauc.launch(function, workers=count, simulate=True)
+
+
 def both(function, count):
     """What each worker got, simulated and in processes."""
-    return (
-        codauc.launch(function, workers=count, simulate=True),
-        codauc.launch(function, workers=count, timeout=120),
-    )
+    return simulated(function, count), codauc.launch(function, workers=count, timeout=120)
 
 
 @pytest.mark.parametrize("count", [2, 3])
 def test_simulated_equals_gloo(count):
     """K=2 bit for bit; otherwise to 1e-10 in float64, and to 1e-6 in float32 after a round."""
-    for simulated, real in zip(*both(w.all_scenarios, count), strict=True):
-        for name, (tensors, ledger) in simulated.items():
+    for one, real in zip(*both(w.all_scenarios, count), strict=True):
+        for name, (tensors, ledger) in one.items():
             others, other_ledger = real[name]
             assert ledger == other_ledger, name
             limit = 0.0 if count == 2 else 1e-6 if "float32" in name else 1e-10
@@ -34,7 +36,7 @@ def test_simulated_equals_gloo(count):
 
 
 def test_scenarios_differ_from_each_other():
-    results = both(w.all_scenarios, 2)[0][0]
+    results = simulated(w.all_scenarios, 2)[0]
     weights = {name: results[name][0]["body.0.weight"] for name in w.SCENARIOS}
     same = weights.pop("inner, delayed")
     assert torch.equal(same, weights["inner"])  # one machine: already equal, nothing to correct

@@ -289,6 +289,23 @@ def all_different_calls(group):
     return errors
 
 
+def all_that_differs(group):
+    """The errors of what workers do differently: with models, columns and launches, and in calls.
+
+    Each is in a group of its own.
+    """
+    import torch.distributed as dist
+
+    errors = {}
+    for case in (different_models, different_columns, launches):
+        inner = codauc.distributed(dist.new_group())
+        try:
+            case(inner)
+        except Exception as error:
+            errors[case.__name__] = type(error).__name__, str(error)
+    return errors, all_different_calls(group)
+
+
 def changes_size(group):
     """Worker 1's third message is shorter than the two before."""
     for size in (5, 5, 5 if group.rank == 0 else 3):

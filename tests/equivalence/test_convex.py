@@ -51,8 +51,7 @@ class Linear(nn.Module):
         return x @ self.w
 
 
-@pytest.mark.parametrize("dimensions", [1, 5])
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize(("workers", "dimensions"), [(1, 1), (2, 5)])
 def test_full_gradients_reach_the_pairwise_minimiser(dimensions, workers):
     x, y = sample(200, dimensions, seed=dimensions)
     best, L = minimiser(x, y), smoothness(x, y)

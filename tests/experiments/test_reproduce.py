@@ -139,7 +139,7 @@ def reproduce(capsys, *arguments):
     ("name", "scale", "count"),
     [
         ("cifar100-71", "small", 15),
-        ("cifar100-71-workers", "paper", 3),
+        pytest.param("cifar100-71-workers", "paper", 3, marks=pytest.mark.long),  # as the last
         ("imagenet-71", "small", 15),
         ("imagenet-71-tuning", "paper", 1),
     ],

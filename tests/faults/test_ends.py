@@ -99,6 +99,7 @@ def test_a_finished_run_is_not_written_to(small, tmp_path):
 def test_workers_killed_between_summary_and_report_are_completed(table, tmp_path):
     options = (table, "--target", "y", "--steps", "16", "--sync-every", "8", "--quiet")
     options = (*options, "--checkpoint-minutes", "0", "--checkpoint-rounds", "1")
+    options = (*options, "--model", "tabular", "--select", "best")
     run(tmp_path / "whole", *options, "--simulate", "2")
     out = tmp_path / "killed"
     strike = {"STRIKE_PLACE": "1", "STRIKE_AFTER": "summary.json", "STRIKE_LAUNCHER": "1"}

@@ -26,6 +26,7 @@ from codauc.workers.processes import _held, _own_directory
 
 SHARED = (
     *("--target", "y", "--steps", "300", "--sync-every", "8", "--quiet"),
+    *("--model", "tabular", "--select", "best"),
     *("--compress", "int8", "--delay", "3"),
     *("--checkpoint-minutes", "0", "--checkpoint-rounds", "2"),
 )
@@ -50,19 +51,15 @@ def half_written(out):
     return list(Path(out, "checkpoints").glob(".codauc-partial-*"))
 
 
-def test_asked_to_leave_and_killed_again_and_again_it_ends_the_same(table, whole, tmp_path):
-    for to in ("launcher", "all of them"):
-        process, step = start(tmp_path, table, *OPTIONS, "--timeout", "9999"), newest(tmp_path)
-        wait_for(lambda s=step: newest(tmp_path) > s + 40)
-        family = children(process.pid)
-        if to == "launcher":
-            process.send_signal(signal.SIGTERM)
-        else:
-            os.killpg(process.pid, signal.SIGTERM)
-        code, said, error = end(process)  # long before the timeout of a round
-        assert (code, error) == (0, ""), to
-        assert "Resume with: codauc train --resume" in said
-        wait_for(lambda f=family: not any(map(alive, f)))
+def test_asked_to_leave_and_then_killed_it_ends_the_same(table, whole, tmp_path):
+    process = start(tmp_path, table, *OPTIONS, "--timeout", "9999")
+    wait_for(lambda: newest(tmp_path) > 40)
+    family = children(process.pid)
+    os.killpg(process.pid, signal.SIGTERM)  # all of them; below, the launcher alone
+    code, said, error = end(process)  # long before the timeout of a round
+    assert (code, error) == (0, "")
+    assert "Resume with: codauc train --resume" in said
+    wait_for(lambda: not any(map(alive, family)))
     process, step = start(tmp_path, table, *OPTIONS), newest(tmp_path)
     wait_for(lambda: half_written(tmp_path) and newest(tmp_path) > step, pause=0.0005)
     kill(process)  # which sees its workers end
@@ -101,7 +98,8 @@ def test_what_killed_launchers_left_goes_and_what_others_use_stays(tmp_path, mon
 
 
 def test_asked_to_leave_between_distant_rounds_each_saves_where_it_is(table, tmp_path):
-    options = (table, "--target", "y", "--steps", "1000", "--sync-every", "once", "--quiet")
+    options = (table, "--target", "y", "--steps", "300", "--sync-every", "once", "--quiet")
+    options = (*options, "--model", "tabular", "--select", "best")
     run(tmp_path / "whole", *options, "--simulate", "2", "--warm-start", "0")
     cut = tmp_path / "cut"
     env = {"PYTHONPATH": os.pathsep.join(sys.path)}
@@ -118,7 +116,7 @@ def test_asked_to_leave_between_distant_rounds_each_saves_where_it_is(table, tmp
 
 def test_sigterm_while_data_are_read_leaves_at_once(tmp_path):
     table = tmp_path / "long.csv"
-    table.write_text("a,y\n" + "1.5,0\n2.5,1\n" * 1_500_000)
+    table.write_text("a,y\n" + "1.5,0\n2.5,1\n" * 1_000_000)
     process = start(tmp_path / "run", table, "--target", "y")
     assert "Reading" in process.stderr.readline()
     process.send_signal(signal.SIGTERM)

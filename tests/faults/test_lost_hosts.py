@@ -26,6 +26,7 @@ def agent(hosts, host, table, out):
     options = [
         *(str(table), "--target", "y", "--steps", "1000", "--sync-every", "8", "--resume"),
         *("--checkpoint-rounds", "2", "--out", str(out / str(host)), "--quiet"),
+        *("--model", "tabular", "--select", "best"),
     ]
     command = [str(Path(sys.executable).with_name("torchrun")), *flags, "-m", "codauc", "train"]
     env = {**os.environ, "OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}

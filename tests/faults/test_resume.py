@@ -57,11 +57,14 @@ class Normed(nn.Module):
         return self.layers(x)
 
 
+SMALL = {"name": "tabular", "arguments": {"widths": [16]}}  # starts at once, unlike an ensemble
+
+
 def settings_of(table, workers=1, model=None, recipe=None, rounds=2, **communication):
     return RunSettings(
         DataSettings(str(table), target="y"),
-        model=ModelSettings(**(model or {"arguments": {"widths": [16]}})),
-        recipe=RecipeSettings(**{"steps": 60, "evaluations": 6, **(recipe or {})}),
+        model=ModelSettings(**(model or SMALL)),
+        recipe=RecipeSettings(**{"steps": 60, "evaluations": 6, "patience": 99, **(recipe or {})}),
         communication=CommunicationSettings(
             **{"workers": workers, "simulate": workers > 1, "sync_every": 5, **communication}
         ),
@@ -80,6 +83,7 @@ def cut_and_resumed(settings, out, *steps):
 NORMED = {"name": f"{__name__}:Normed"}
 WAYS = {
     "one": {},
+    "an ensemble, as by default": {"workers": 2, "model": {"arguments": {"widths": [16]}}},
     "three": {"workers": 3},
     "BatchNorm and dropout": {"workers": 2, "model": NORMED},
     "int8": {"workers": 2, "compress": "int8"},
@@ -98,15 +102,19 @@ WAYS = {
 }
 
 
+OFTEN = {"one", "int8, overlap, BatchNorm"}  # cut off four times, others twice
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_a_run_that_was_cut_off_continues_bit_for_bit(way, table, tmp_path):
     settings = settings_of(table, **WAYS[way])
     codauc.train(settings, tmp_path / "whole")
-    cut_and_resumed(settings, tmp_path / "cut", 17, 29, 47, 58)
+    cuts = (17, 29, 47, 58) if way in OFTEN else (17, 47)
+    cut_and_resumed(settings, tmp_path / "cut", *cuts)
     assert_same(tmp_path / "whole", tmp_path / "cut")
     faults = (tmp_path / "cut" / "faults.jsonl").read_text().splitlines()
     resumed = [json.loads(line)["step"] for line in faults if "resumed" in line]
-    assert len(set(resumed)) >= (1 if way == "theorem" else 3)
+    assert len(set(resumed)) >= (1 if way == "theorem" else len(cuts) - 1)
     assert not (tmp_path / "cut" / "checkpoints").exists()
 
 
@@ -359,7 +367,7 @@ def test_damaged_checkpoints_are_refused_or_survived(table, tmp_path):
     files = {path.name: path.read_bytes() for path in checkpoints(tmp_path / "cut")}
     newest = sorted(files)[-1]
     rng, survived = random.Random(0), 0
-    for trial in range(12):
+    for trial in range(6):
         out = tmp_path / str(trial)
         (out / "checkpoints").mkdir(parents=True)
         for name, data in files.items():
@@ -371,7 +379,7 @@ def test_damaged_checkpoints_are_refused_or_survived(table, tmp_path):
             survived += 1
         else:
             assert "\n" not in refused
-    assert survived >= 8
+    assert survived >= 4
 
 
 def _refusal(settings, out):

@@ -90,14 +90,28 @@ def test_schedulers_leave_the_dual_step_alone_and_cycle_the_betas():
     assert opt.param_groups[0]["betas"][0] != 0.9  # cycled, as with torch's Adam
 
 
-def ddp_worker(rank, path, kind, order, pos_ratio):
+DDP = {
+    "wrapped first": (codauc.PPDSG, 0.15),
+    "wrapped later": (codauc.PPDAdam, 0.15),
+    "wrapped later, unknown ratio": (codauc.PPDAdam, None),
+}
+
+
+def ddp_worker(rank, path):
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     torch.set_num_threads(1)
     store = dist.FileStore(f"{path}/store", 2)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
+    for case in DDP:
+        torch.save(ddp_case(rank, case), f"{path}/{case}-{rank}.pt")
+    dist.destroy_process_group()
+
+
+def ddp_case(rank, case):
+    kind, pos_ratio = DDP[case]
     x, y = data()
     model, loss = net(), codauc.MinMaxAUCLoss(pos_ratio=pos_ratio)
-    if order == "wrapped first":
+    if case == "wrapped first":
         wrapped = DistributedDataParallel(model)
         opt = kind(wrapped, loss, lr=0.02)
     else:
@@ -110,30 +124,23 @@ def ddp_worker(rank, path, kind, order, pos_ratio):
         loss(wrapped(x[mine]), y[mine]).backward()
         opt.step()
     state = {**model.state_dict(), **loss.state_dict(), "p": loss.pos_ratio}
-    torch.save(state, f"{path}/{rank}.pt")
     with pytest.raises(RuntimeError, match="use one of them"):
         codauc.CoDA(opt)
-    dist.destroy_process_group()
+    return state
 
 
-@pytest.mark.parametrize(
-    ("kind", "order", "pos_ratio"),
-    [
-        (codauc.PPDSG, "wrapped first", 0.15),
-        (codauc.PPDAdam, "wrapped later", 0.15),
-        (codauc.PPDAdam, "wrapped later", None),
-    ],
-)
-def test_under_ddp_all_ranks_train_as_one_process_with_the_whole_batch(
-    kind, order, pos_ratio, tmp_path
-):
-    mp.spawn(ddp_worker, (str(tmp_path), kind, order, pos_ratio), nprocs=2)
-    one, two = (torch.load(tmp_path / f"{rank}.pt") for rank in range(2))
-    for name, tensor in one.items():
-        if name not in ("seen", "reported"):  # each rank's own
-            assert torch.equal(two[name], tensor), name
-    if pos_ratio is None:
-        return
+def test_under_ddp_all_ranks_train_as_one_process_with_the_whole_batch(tmp_path):
+    mp.spawn(ddp_worker, (str(tmp_path),), nprocs=2)
+    for case, (kind, pos_ratio) in DDP.items():
+        one, two = (torch.load(tmp_path / f"{case}-{rank}.pt") for rank in range(2))
+        for name, tensor in one.items():
+            if name not in ("seen", "reported"):  # each rank's own
+                assert torch.equal(two[name], tensor), (case, name)
+        if pos_ratio is not None:
+            assert_trained_by_one_process(one, kind, pos_ratio)
+
+
+def assert_trained_by_one_process(one, kind, pos_ratio):
     x, y = data()
     model, loss = net(), codauc.MinMaxAUCLoss(pos_ratio=pos_ratio)
     opt = kind(model, loss, lr=0.02)

@@ -166,8 +166,8 @@ KEYS += ["version", "model", "data", "target", "positive", "negative", "notes", 
 
 
 @pytest.mark.parametrize("key", KEYS)
-def test_any_value_of_the_summary_is_survived(make_run, key):
-    run = make_run(steps=60)
+def test_any_value_of_the_summary_is_survived(make_run, make_scores, key):
+    run = make_run(steps=60, scores=make_scores(300))
     usual = run.summary()
     for value in (None, "text", -1, 10**400, [], {}, [None], True):
         run.write_json(SUMMARY, usual | {key: value})

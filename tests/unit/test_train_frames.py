@@ -1,8 +1,6 @@
 """`codauc.train` on what a program has in memory: frames, arrays, sparse matrices."""
 
 import json
-import subprocess
-import sys
 
 import numpy as np
 import pandas as pd
@@ -13,6 +11,7 @@ from scipy import sparse
 
 import codauc
 from codauc import Callback, RunSettings
+from codauc.cli.main import main
 from codauc.data import read_table
 from codauc.data.data_settings import DataSettings
 from codauc.runs.settings import RecipeSettings
@@ -140,39 +139,47 @@ def test_a_run_on_a_frame_is_resumed_with_the_frame_given_again(frame, here, way
     assert_same(resumed, expected)
 
 
-def command(*words):
-    return subprocess.run(
-        [sys.executable, "-m", "codauc", *words], capture_output=True, text=True, check=False
-    )
+@pytest.fixture
+def command(capsys):
+    """The command, in this process; it knows nothing of frames that were here before."""
+
+    def call(*words):
+        capsys.readouterr()
+        code = main([str(word) for word in words])
+        return code, *capsys.readouterr()
+
+    return call
 
 
-def test_the_command_cannot_find_a_frame_again_and_resumes_with_its_file(frame, here):
+def test_the_command_cannot_find_a_frame_again_and_resumes_with_its_file(frame, here, command):
     expected = codauc.train(frame, target="y", checkpoint_rounds=5, **FEW)
     begun(frame)
-    done = command("train", "--resume", "--out", "run")
-    assert done.returncode == 2
-    assert done.stderr.count("\n") == 1
+    code, _, error = command("train", "--resume", "--out", "run")
+    assert code == 2
+    assert error.count("\n") == 1
     for words in ("in memory", "codauc.train again", "as Parquet"):
-        assert words in done.stderr
+        assert words in error
     frame.to_parquet("saved.parquet")
     options = ["--target", "y", "--steps", "20", "--evaluations", "4", "--checkpoint-rounds", "5"]
-    done = command("train", "saved.parquet", *options, "--resume", "--out", "run", "--json")
-    assert done.returncode == 0, done.stderr
-    assert_same(json.loads(done.stdout), expected)
+    code, said, error = command(
+        "train", "saved.parquet", *options, "--resume", "--out", "run", "--json"
+    )
+    assert code == 0, error
+    assert_same(json.loads(said), expected)
 
 
-def test_the_command_predicts_and_reports_with_a_run_on_a_frame(frame, here):
+def test_the_command_predicts_and_reports_with_a_run_on_a_frame(frame, here, command):
     summary = codauc.train(frame, target="y", drop=["note"], **FEW)
     frame.drop(columns="y").to_csv("new.csv", index=False)
-    done = command("predict", summary["run"], "new.csv", "--out", "scores.csv")
-    assert done.returncode == 0, done.stderr
+    code, _, error = command("predict", summary["run"], "new.csv", "--out", "scores.csv")
+    assert code == 0, error
     assert len(pd.read_csv("scores.csv")) == 400
     saved = codauc.load_model(f"{summary['run']}/model.safetensors")
     scores = codauc.predict(saved.model, read_table(frame, encoder=saved.encoder).x)
     assert scores.shape == (400,)
-    again = command("train", "--config", f"{summary['run']}/config.toml")
-    assert again.returncode == 2
-    assert "in memory" in again.stderr
+    code, _, error = command("train", "--config", f"{summary['run']}/config.toml")
+    assert code == 2
+    assert "in memory" in error
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from codauc.algorithm.weight_codecs import CODECS, MOMENT_CODECS
@@ -35,6 +35,7 @@ def coded(codec, values):
 
 
 @pytest.mark.parametrize("name", CODECS)
+@settings(max_examples=25)  # of 512 numbers each
 @given(seed=st.integers(0, 10**6), exponent=st.integers(-30, 10))
 def test_the_codec_gives_what_the_reference_gives(name, seed, exponent):
     codec = CODECS[name]
@@ -114,6 +115,7 @@ def moments(seed, scale=1.0, spread=6.0, blocks=2):
 
 
 @pytest.mark.parametrize("name", MOMENT_CODECS)
+@settings(max_examples=25)
 @given(seed=st.integers(0, 10**6), exponent=st.integers(-24, 6), spread=st.sampled_from([0, 1, 6]))
 def test_the_moment_codec_gives_what_the_reference_gives(name, seed, exponent, spread):
     codec, values = MOMENT_CODECS[name], moments(seed, 10.0**exponent, spread)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import torch
@@ -12,6 +13,11 @@ from codauc.algorithm.loss import MinMaxAUCLoss
 from codauc.algorithm.optimizer_state import OptimizerState
 from codauc.algorithm.parameter_groups import checked_options, weight_groups
 from codauc.algorithm.trained_state import TrainedState
+
+# torch wraps these so that its compiler leaves them alone, and to do so imports it, for seconds.
+_ADD_PARAM_GROUP = inspect.unwrap(torch.optim.Optimizer.add_param_group)
+_STATE_DICT = inspect.unwrap(torch.optim.Optimizer.state_dict)
+_ZERO_GRAD = inspect.unwrap(torch.optim.Optimizer.zero_grad)
 
 
 class StagedOptimizer(torch.optim.Optimizer):
@@ -150,19 +156,22 @@ class StagedOptimizer(torch.optim.Optimizer):
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Train further parameters of the model, between two stages."""
         if not hasattr(self, "trained"):
-            super().add_param_group(param_group)
+            _ADD_PARAM_GROUP(self, param_group)
             return
         if self.steps:
             raise RuntimeError(
                 "add_param_group within a stage: call begin_stage() or end_stage() before."
             )
         (group,) = weight_groups(self.model, [param_group])
-        super().add_param_group(group)
+        _ADD_PARAM_GROUP(self, group)
         self.trained = self._find_trained()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear the gradients of the weights, and what the loss keeps for a, b and alpha."""
-        super().zero_grad(set_to_none)
+        if torch.compiler.is_compiling():
+            super().zero_grad(set_to_none)
+        else:
+            _ZERO_GRAD(self, set_to_none)
         self.loss.sums.grad = None
 
     def state_dict(self) -> dict[str, Any]:
@@ -171,7 +180,7 @@ class StagedOptimizer(torch.optim.Optimizer):
 
     def state_record(self) -> OptimizerState:
         """The same as a record."""
-        packed = super().state_dict()
+        packed = _STATE_DICT(self)
         return OptimizerState(
             layout=self.trained.layout(),
             frozen=self.trained.frozen(),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Callable
 
 import torch
@@ -15,6 +16,12 @@ from codauc.workers.group import Group
 
 _RIDGE = 1.0  # of the squares of the weights, for a sum over the rows: scikit-learn's C = 1
 _ITERATIONS = 100
+
+
+class _Solver(torch.optim.LBFGS):
+    """L-BFGS without torch's wrapper for its compiler, which imports that for seconds."""
+
+    add_param_group = inspect.unwrap(torch.optim.Optimizer.add_param_group)
 
 
 def start_linear_models(
@@ -40,7 +47,7 @@ def start_linear_models(
     intercept = numbers.new_zeros(weights.shape[1], requires_grad=True)  # the same on all workers
     slopes: list[Tensor] = list(linear.parameters())
     trained = [*slopes, intercept]
-    solver = torch.optim.LBFGS(trained, max_iter=_ITERATIONS, line_search_fn="strong_wolfe")
+    solver = _Solver(trained, max_iter=_ITERATIONS, line_search_fn="strong_wolfe")
 
     def value() -> Tensor:
         logits = linear(numbers, codes, slice(None)).t() + intercept
