@@ -25,6 +25,7 @@ NOT_OF_COMMANDS = {
         ("augment", "balanced", "probability", "size", "worker", "rank", "channels"),
         "of Python's functions, which commands call with values of their own",
     ),
+    "residual": "of a network, in --model-arguments",
     **dict.fromkeys(("head", "sample_weight", "groups", "weights"), "of Python alone"),
 }
 # The modules whose messages reach those who type `codauc train`, `evaluate` or `predict`.

@@ -131,7 +131,7 @@ def test_another_format_is_refused_by_name(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(module, "FORMAT", 7)
         save(tmp_path, 8)
-    with pytest.raises(ValueError, match=r"format 7 of codauc .*, here 3 of"):
+    with pytest.raises(ValueError, match=r"format 7 of codauc .*, here 4 of"):
         newest(tmp_path)
 
 

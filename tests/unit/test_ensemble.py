@@ -245,5 +245,5 @@ def test_with_few_positives_the_kept_model_is_no_worse_crosswise_than_logistic_r
 
 def test_a_blend_needs_logistic_regression():
     x, y = table()
-    with pytest.raises(ValueError, match="select=blend without logistic regression"):
+    with pytest.raises(ValueError, match="select=blend with a network that does not begin"):
         AUCClassifier(select="blend", recipe_arguments={"linear_start": False}).fit(x, y)

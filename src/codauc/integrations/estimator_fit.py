@@ -260,7 +260,7 @@ def fit_worker(
     control = RunControl(person.requests.pending)
     trained = fit(settings, opened, group, callbacks, model=model, control=control)
     for callback in callbacks:
-        callback.on_end({})
+        callback.on_end({"finished": not trained.interrupted})
     calibration = trained.calibration
     if validation is None:  # from the training data, for want of others
         scores = gathered(logits_of(trained.model, table.x), group)

@@ -69,8 +69,8 @@ def resolve_settings(
     recipe = replace(recipe, crossed=recipe.crossed and crossable)
     if recipe.select == "blend" and not (linear and recipe.linear_start):
         raise ValueError(
-            "select=blend without logistic regression to begin with: expected the network "
-            "tabular-ensemble and linear_start=True; use select=steady."
+            "select=blend with a network that does not begin as logistic regression: expected "
+            "tabular-ensemble without weights of its own; use select=steady."
         )
     if settings.data.watch == "test" and recipe.select != "last":
         raise ValueError(

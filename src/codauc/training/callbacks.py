@@ -46,15 +46,16 @@ class ProgressBar(Callback):
 
     progress: Progress
     auc = ""
+    planned, step = 0, 0
 
     def on_start(self, settings: RunSettings, steps: int) -> None:
         """Begin the line."""
         del settings
-        self.progress = Progress(steps, label="train")
+        self.planned, self.progress = steps, Progress(steps, label="train")
 
     def on_step(self, step: int, stage: int, rounds: int) -> None:
         """Draw, if it is time to."""
-        name = f"stage {stage}" if stage else "warm start"
+        self.step, name = step, f"stage {stage}" if stage else "warm start"
         count = f" round {rounds}" if rounds else ""
         self.progress.update(step, f"{name} step {step}{count}{self.auc}")
 
@@ -63,8 +64,10 @@ class ProgressBar(Callback):
         self.auc = f" AUC {record.auc:.4f}"
 
     def on_end(self, summary: dict[str, Any]) -> None:
-        """End the line."""
-        del summary
+        """End the line; a run that ended since models got no better is complete."""
+        if summary.get("finished") and 0 < self.step < self.planned:
+            ended = f"ended at step {self.step}, as models got no better{self.auc}"
+            self.progress.update(self.planned, ended)
         self.progress.close()
 
 
