@@ -166,7 +166,6 @@ class DistributedGroup(Group):
         if root._meeting is not None and dist.is_initialized():
             dist.destroy_process_group()
             # torch closes the connections when nobody holds the group any more
-            _forget(root.process_group)
             root.process_group = root._machine = None
 
     def fail(self, error: str, call: Call) -> GroupError:
@@ -319,17 +318,6 @@ def on_this_machine(file: Path, timeout: float) -> DistributedGroup:
     return _made_for(place, timeout, store, "127.0.0.1")
 
 
-def _forget(group: dist.ProcessGroup) -> None:
-    """Let torch forget a group that it took as the default of an argument.
-
-    A module does so that `torch.compile` imports, if that is first used after the group was made.
-    """
-    module = sys.modules.get("torch.distributed.fsdp.sharded_grad_scaler")
-    if module is not None:
-        made = module.ShardedGradScaler.__init__
-        made.__defaults__ = tuple(None if each is group else each for each in made.__defaults__)
-
-
 def _made_for(place: Place, timeout: float, store: Store, master: str) -> DistributedGroup:
     share_cores(place.local_size)
     choose_interface(master)
@@ -341,7 +329,7 @@ def _made_for(place: Place, timeout: float, store: Store, master: str) -> Distri
     # Keys of an earlier try or group must not be met again: torch would connect to the dead.
     fresh = PrefixStore(meeting.gather(), job)
     # This captures torch's default group while there is none; later it would hold ours, and its
-    # connections would stay open when this worker leaves.
+    # connections might stay open when this worker leaves.
     importlib.import_module("torch.distributed.nn.functional")
     try:
         dist.init_process_group(
