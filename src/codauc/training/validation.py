@@ -104,8 +104,9 @@ class ModelChoice:
     With few positives the best AUC of many evaluations is mostly luck, and later models are better
     than they seem; on noisy data the last ones have learnt the noise. "steady" takes the latest
     model whose AUC is below the best by no more than the standard error of the paired difference.
-    So training continues on a model that is not clearly worse. "blend" takes the best, and at the
-    end as much of logistic regression, with which the run began, as makes its AUC the largest.
+    So training continues on a model that is not clearly worse. "blend" takes the best, of equal
+    ones the latest, and at the end as much of logistic regression, with which the run began, as
+    makes its AUC the largest.
     """
 
     def __init__(self, model: nn.Module, rule: str) -> None:
@@ -132,7 +133,8 @@ class ModelChoice:
         better = auc > self.state.best_auc
         if better:
             self.state = replace(self.state, best_auc=auc, best_scores=scores)
-        keep = better or self.rule == "last"
+        equal = auc == self.state.best_auc  # where all are ordered rightly, nothing speaks for less
+        keep = better or self.rule == "last" or (self.rule == "blend" and equal)
         if not keep and self.rule == "steady":
             keep = self._close(scores, labels, auc if weighted else None)
         if keep:
