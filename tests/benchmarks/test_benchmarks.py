@@ -26,6 +26,7 @@ def measuring(monkeypatch):
     return import_module("benchmarks.measuring")
 
 
+@pytest.mark.long
 def test_every_benchmark_runs_or_is_skipped_by_name(tmp_path):
     out = tmp_path / "results.json"
     ended = bench("--short", "--json", "--out", str(out))

@@ -82,6 +82,7 @@ def test_the_minimiser_formula_minimises_the_pairwise_loss():
     assert w.grad.abs().max() < 1e-12
 
 
+@pytest.mark.long
 def test_mean_squared_error_falls_as_one_over_k():
     """Fixed eta, equal steps, start at the optimum: what is left is noise, which K workers average.
 

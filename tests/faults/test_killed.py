@@ -51,6 +51,7 @@ def half_written(out):
     return list(Path(out, "checkpoints").glob(".codauc-partial-*"))
 
 
+@pytest.mark.long
 def test_asked_to_leave_and_then_killed_it_ends_the_same(table, whole, tmp_path):
     process = start(tmp_path, table, *OPTIONS, "--timeout", "9999")
     wait_for(lambda: newest(tmp_path) > 40)

@@ -46,7 +46,9 @@ def run(seed, ratio, steps=300):
     return codauc.launch(work, workers=WORKERS, simulate=True)[0]
 
 
-@pytest.mark.parametrize("seed", [0, 1, pytest.param(2, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(more, marks=pytest.mark.long) for more in (1, 2))]
+)
 def test_an_estimated_p_costs_nothing(seed):
     """p, alpha and AUC are those of the known p, and p is right from the first step on."""
     x, y = held_out()
