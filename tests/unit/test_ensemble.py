@@ -20,7 +20,7 @@ from codauc.training.crossed import crossed, member_weights
 from codauc.training.linear_start import start_linear_models
 from codauc.training.recipe import Facts, resolve
 from codauc.training.time_budget import within_budget
-from codauc.training.validation import scores_of
+from codauc.training.validation import Validation, scores_of
 from codauc.workers.group import LocalGroup
 
 
@@ -247,3 +247,23 @@ def test_a_blend_needs_logistic_regression():
     x, y = table()
     with pytest.raises(ValueError, match="select=blend with a network that does not begin"):
         AUCClassifier(select="blend", recipe_arguments={"linear_start": False}).fit(x, y)
+
+
+def test_validation_scores_are_in_one_order_so_that_other_workers_can_resume_with_them():
+    x, y = table()
+
+    def evaluated(group):
+        torch.manual_seed(0)
+        model = TabularEnsemble(numbers=4, members=2)
+        loss = codauc.MinMaxAUCLoss(pos_ratio=[0.1] * 2)
+        opt = codauc.PPDSG(model, loss, lr=0.1, gamma=500.0)
+        rows = np.flatnonzero(np.arange(len(y)) % group.size == group.rank)
+        recipe = resolve(RecipeSettings(average="none"), 1, Facts(300, 30, False))
+        validation = Validation(opt, part(x, y, rows), group, recipe)
+        with validation.evaluated(1, 0.0) as result:
+            return validation.labels, result.scores
+
+    (alone,) = codauc.launch(evaluated, workers=1, simulate=True)
+    for labels, scores in codauc.launch(evaluated, workers=3, simulate=True):
+        np.testing.assert_array_equal(labels, alone[0])
+        np.testing.assert_allclose(scores, alone[1], rtol=1e-5)

@@ -204,11 +204,12 @@ class Validation:
         self.weights: NDArray[np.float64] | None = None
         if part is not None:
             assert part.y is not None
-            self.labels = gathered(part.y.numpy().astype(np.bool_), group)
+            self.order = np.argsort(gathered(part.rows.numpy(), group), kind="stable")
+            self.labels = self._in_order(part.y.numpy().astype(np.bool_))
             if part.groups is not None:
-                self.groups = gathered(part.groups.numpy(), group)
+                self.groups = self._in_order(part.groups.numpy())
             if part.weights is not None:
-                self.weights = gathered(part.weights.numpy(), group)
+                self.weights = self._in_order(part.weights.numpy())
 
     @contextmanager
     def evaluated(self, step: int, drift: float | None) -> Iterator[ValidationResult]:
@@ -230,6 +231,10 @@ class Validation:
         else:
             self.choice.restore()
 
+    def _in_order(self, values: NDArray[Any]) -> NDArray[Any]:
+        """The values of all workers by row, whichever worker has which: a run may be resumed."""
+        return gathered(values, self.group)[self.order]
+
     def _auc(self, scores: NDArray[Any]) -> AUC:
         return weighted_auc_interval(scores, self.labels, self.weights, self.groups)
 
@@ -237,10 +242,10 @@ class Validation:
         assert self.part is not None
         scores = scores_of(self.model, self.part)
         if self.group.size == 1:
-            return scores, None
+            return self._in_order(scores), None
         drifts = gathered(np.array([np.nan if drift is None else drift]), self.group)
         mean = None if np.isnan(drifts).any() else float(np.sqrt((drifts**2).mean()))
-        return gathered(scores, self.group), mean
+        return self._in_order(scores), mean
 
 
 def scores_of(model: nn.Module, part: Part) -> NDArray[Any]:
