@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from task_data import CHOSEN, HELD_OUT
+from task_data import CHOSEN, HELD_OUT, SMALL
 from task_results import RESULTS, Result, read
 
 from codauc._internal.text_table import table as as_table
@@ -156,23 +156,17 @@ def few_positives(found: Found) -> str:
 
 def ablation(found: Found) -> str:
     """Each change of the recipe: the mean over tasks of paired differences, best and worst."""
-    changed = [name for name in found.aucs if any(map(_is_change, found.aucs[name]))]
-    methods = {m for task in changed for m in found.aucs[task] if _is_change(m)}
+    tasks = found.tasks(SMALL)
+    changes = {method for task in tasks for method in found.aucs[task] if _is_change(method)}
     rows = []
-    for change in sorted(methods | ({"bce"} if changed else set())):
-        gaps = {task: found.gaps(task, OURS, change) for task in changed}
-        gaps = {task: each for task, each in gaps.items() if len(each)}
-        if not gaps:
-            continue
-        means = {task: each.mean() for task, each in gaps.items()}
-        errors = [error(each) for each in gaps.values() if len(each) > 1]
-        se = sum(each**2 for each in errors) ** 0.5 / len(errors) if errors else float("nan")
-        worst, best = min(means, key=means.__getitem__), max(means, key=means.__getitem__)
+    for change in [*sorted(changes), *(["bce"] if changes else [])]:
+        gaps = {task: found.gaps(task, OURS, change) for task in tasks}
+        means = {task: each.mean() for task, each in gaps.items() if len(each)}
         count = sum(map(len, gaps.values()))
-        name = change.partition(":")[2] or "cross-entropy alone"
-        rows.append([name, f"{np.mean([*means.values()]):+.4f} ({se:.4f})",
-                     f"{len(gaps)}, {count}", f"{means[worst]:+.4f} {worst}",
-                     f"{means[best]:+.4f} {best}"])  # fmt: skip
+        worst, best = min(means, key=means.__getitem__), max(means, key=means.__getitem__)
+        rows.append([change.partition(":")[2] or "cross-entropy alone",
+                     gap_text(np.array([*means.values()])), f"{len(means)}, {count}",
+                     f"{means[worst]:+.4f} {worst}", f"{means[best]:+.4f} {best}"])  # fmt: skip
     return as_table(["changed", "change (se)", "tasks, fits", "most lost", "most won"], rows)
 
 

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from task_data import CHOSEN, HELD_OUT, TASKS, TUNED, load, splits
+from task_data import CHOSEN, HELD_OUT, SMALL, TASKS, load, splits
 from task_files import Task, divide, fetch
 from task_results import RESULTS, Result, append, key, read
 from task_tables import RARE, tables
@@ -52,7 +52,6 @@ WORKERS = {
     "codauc": {},
     **{f"codauc:{k} workers": {"workers": k, "simulate": True} for k in (4, 16)},
 }
-SMALL = ("breast cancer", "digits", "spam", "default", "low birth weight", *TUNED)
 SEVERAL = ("breast cancer", "default", "page-blocks0", "winequality-red-4", "yeast4")
 
 

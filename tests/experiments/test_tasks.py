@@ -156,10 +156,13 @@ def test_trees_are_not_among_the_simpler_methods():
 
 def test_changes_are_paired_with_the_recipe_and_workers_with_one():
     results = _results({"spam": {"codauc": [0.90, 0.92], "codauc:no dropout": [0.88, 0.92],
-                                 "codauc:4 workers": [0.90, 0.90]}})  # fmt: skip
+                                 "bce": [0.90, 0.91], "codauc:4 workers": [0.90, 0.90]},
+                        "digits": {"codauc": [0.90, 0.92], "codauc:no dropout": [0.87],
+                                   "bce": [0.90]}})  # fmt: skip
     change = task_tables.ablation(task_tables.Found(results)).splitlines()
-    assert len(change) == 3
-    assert "no dropout  -0.0100 (0.0100)" in change[2]
+    assert len(change) == 4
+    assert change[2].startswith("no dropout           -0.0200 (0.0100)         2, 3")
+    assert change[3].startswith("cross-entropy alone  -0.0025 (0.0025)         2, 3")
     several = task_tables.workers(results).splitlines()
     assert several[2].split() == ["spam", "4", "0.9000", "-0.0100", "(0.0100)", "2", "100", "4",
                                   "2.0"]  # fmt: skip
