@@ -4,9 +4,10 @@
     python experiments/heart.py --data heart/ --out data/heart --ways own together
     python experiments/heart.py --data heart/ --out data/heart --table
 
-The data are the four processed.*.data files of UCI's heart disease set (CC BY 4.0), which the package
-does not bring. Each of the splits holds out a quarter of the patients of each hospital and class;
-all ways see the same split. Every fit is kept in results.jsonl, so that a second call goes on.
+The data are the four processed.*.data files of UCI's heart disease set (CC BY 4.0), which the
+package does not bring. Each of the splits holds out a quarter of the patients of each hospital and
+class; all ways see the same split. Every fit is kept in results.jsonl, so that a second call goes
+on.
 """
 
 from __future__ import annotations
@@ -27,7 +28,21 @@ import numpy as np
 from codauc._internal.text_table import table as as_table
 
 HOSPITALS = ("cleveland", "hungarian", "switzerland", "va")
-COLUMNS = "age sex cp trestbps chol fbs restecg thalach exang oldpeak slope ca thal".split()
+COLUMNS = [
+    "age",
+    "sex",
+    "cp",
+    "trestbps",
+    "chol",
+    "fbs",
+    "restecg",
+    "thalach",
+    "exang",
+    "oldpeak",
+    "slope",
+    "ca",
+    "thal",
+]
 HELD_OUT = 0.25  # of the patients of each hospital and class
 
 # Who trains on what. "own": each hospital alone; the others: one model for all.

@@ -76,7 +76,12 @@ class DataSettings:
     encoding: str | None = setting(
         None, "encoding of a CSV that is not UTF-8, such as latin-1", metavar="NAME")
     silo: str | None = setting(
-        None, "column such as the hospital: no silo is split between workers", metavar="COLUMN")
+        None,
+        "column such as the hospital: the sites, of which none is split between workers; one worker"
+        " for each if no number is given", metavar="COLUMN")
+    test_site: str | None = setting(
+        None, "the site whose rows are the test set, none of them for training; each: every site "
+        "in turn, and what leaving it out costs", metavar="NAME|each")
     skew: float | None = setting(
         None, "split rows unevenly by label (Dirichlet), to study workers that differ",
         metavar="ALPHA")
@@ -103,9 +108,24 @@ class DataSettings:
                 f"group={self.group} and time={self.time}: expected at most one way to split; "
                 "leave one out."
             )
+        if self.test_site is not None:
+            self._check_test_site()
         if self.keep_negatives > 1:
             raise ValueError(
                 f"keep_negatives={self.keep_negatives:g}: expected at most 1, which keeps all."
+            )
+
+    def _check_test_site(self) -> None:
+        for name, remedy in (("test", "leave one out"), ("time", "leave time out")):
+            if getattr(self, name) is not None:
+                raise ValueError(
+                    f"test_site={self.test_site!r} and {name}={getattr(self, name)}: expected one "
+                    f"way to choose the test set; {remedy}."
+                )
+        if self.silo is None:
+            raise ValueError(
+                f"test_site={self.test_site!r} without a column of sites: expected its name; say "
+                "silo=COLUMN."
             )
 
     @property

@@ -145,14 +145,14 @@ def _no_such(path: Path) -> str:
 def _split(settings: DataSettings, seed: int, *, own_test: bool) -> Split | None:
     test = 0.0 if own_test else settings.test_fraction
     by = settings.group or settings.time
-    if by and own_test:
+    if by and settings.test is not None:
         raise ValueError(
             f"{'group' if settings.group else 'time'}={by} with a test set of its own: expected "
             "one data set, whose rows are all split by this column; leave out the test set "
             "(test=FILE), or leave out the column."
         )
     if not test and not settings.validation:
-        if by:
+        if by and settings.test_site is None:
             raise ValueError(
                 f"{'group' if settings.group else 'time'}={by} and nothing to hold out: expected "
                 "test_fraction or validation_fraction above 0; or leave it out."
@@ -169,6 +169,7 @@ _SHARED = (
     "drop",
     "keep_negatives",
     "silo",
+    "test_site",
     "skew",
     "own",
     "weight",
@@ -191,7 +192,8 @@ def _open_table(
         raise ValueError(
             f"{settings.source} is a table: name its column of labels with target=COLUMN."
         )
-    split = _split(settings, seed, own_test=settings.test is not None)
+    no_rows = settings.test is not None or settings.test_site is not None  # of others, to test
+    split = _split(settings, seed, own_test=no_rows)
     shared: dict[str, Any] = {name: getattr(settings, name) for name in _SHARED}
     if memory is not None and memory.labels is not None:
         shared["target"] = memory.labels
@@ -204,7 +206,8 @@ def _open_table(
         progress=progress,
         examine=split is not None and split.by is None,
     )
-    names = ["train", *(part for part in PARTS[1:] if split is not None and getattr(split, part))]
+    held = [part for part in PARTS[1:] if split is not None and getattr(split, part)]
+    names = ["train", *held, *(["test"] if settings.test_site is not None else [])]
     source = settings.source if memory is None else memory.source
     parts = read_parts(source, request, names, group)
     hints = _hints(parts)

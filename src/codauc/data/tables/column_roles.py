@@ -33,6 +33,7 @@ class TableRequest:
     drop: tuple[str, ...] = ()
     keep_negatives: float = 1.0
     silo: str | None = None
+    test_site: str | None = None
     skew: float | None = None
     own: bool = False
     split: Split | None = None
@@ -84,7 +85,8 @@ class TableRequest:
     @property
     def need_labels(self) -> bool:
         """Whether the labels of all rows must be known before a row is chosen."""
-        return self.keep_negatives < 1 or self.skew is not None or self.split is not None
+        asked = (self.skew, self.split, self.test_site)
+        return self.keep_negatives < 1 or any(each is not None for each in asked)
 
     @property
     def row_columns(self) -> list[str]:

@@ -6,32 +6,29 @@ import copy
 import os
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from codauc._internal.checks import choice, known_arguments, warn
-from codauc.data.binary_labels import thin_negatives
 from codauc.data.column_record import ColumnRecord
 from codauc.data.dataset import Part
-from codauc.data.fingerprint import of_worker, total
-from codauc.data.row_weights import checked_weights, part_weights
 from codauc.data.rows import Rows
-from codauc.data.shards import ShardCount, even_shards, mixed, silo_shards, skewed_shards
+from codauc.data.shards import ShardCount
 from codauc.data.splits import PARTS, Split
 from codauc.data.tables.column_roles import LARGE, TableRequest
-from codauc.data.tables.column_statistics import Floats, Moments, Summary, Value, of_all
+from codauc.data.tables.column_statistics import Moments, Summary, Value, of_all
 from codauc.data.tables.described_columns import RARE, check_values, described, left_out
 from codauc.data.tables.encoder import Encoder, Target, fit
-from codauc.data.tables.labels import Integers, Labels, choice_note, positives_of, resolve
+from codauc.data.tables.labels import Labels, choice_note, positives_of, resolve
 from codauc.data.tables.reading_notes import extra_columns, reading_notes
 from codauc.data.tables.scan import Pass
-from codauc.data.tables.table_sources import RowSource, open_source, split_values
+from codauc.data.tables.table_sources import RowSource, open_source
+from codauc.data.tables.worker_rows import WorkerRows
 from codauc.workers.agreement import compare, together
 from codauc.workers.group import Group, LocalGroup
 
@@ -152,7 +149,7 @@ def read_parts(
     labels, target = None, None
     if request.need_labels:
         labels, target = _labels(opened, group, request)
-    scan = _Scan(opened, request, parts, group, labels)
+    scan = WorkerRows(opened, request, parts, group, labels)
     found: dict[str, Part] = {}
     encoder = request.encoder
     for part in parts:
@@ -190,6 +187,7 @@ def _compare(group: Group, opened: RowSource, request: TableRequest, parts: Sequ
                 "drop",
                 "keep_negatives",
                 "silo",
+                "test_site",
                 "skew",
                 "own",
                 "seed",
@@ -198,99 +196,6 @@ def _compare(group: Group, opened: RowSource, request: TableRequest, parts: Sequ
         },
     }
     compare(group, same, torch.device("cpu"))
-
-
-@dataclass
-class _Scan:
-    """Which rows of each part are a worker's, and the passes over them."""
-
-    opened: RowSource
-    request: TableRequest
-    parts: Sequence[str]
-    group: Group
-    labels: Tensor | None
-    silos: Integers | None = None
-    weights: Floats | None = None  # of all rows
-    by: Any = None  # what rows are split by beside the labels
-    split: dict[str, Tensor] = field(default_factory=dict)
-    rows: dict[str, Tensor] = field(default_factory=dict)
-
-    def read(self, part: str, encoder: Encoder | None) -> Pass:
-        """The pass over a worker's rows of one part."""
-        request, group, first = self.request, self.group, part == self.parts[0]
-        if first and request.silo is not None:
-            self.silos = self.opened.codes(request.silo, "silo")
-        if first and request.weight is not None:
-            self.weights = _weights(self.opened, request.weight, self.labels)
-        if first and (self.labels is not None or self.silos is not None or self._some_left_out()):
-            self.rows = {name: self._chosen(name) for name in self.parts}
-        if self.rows:
-            rest = [self.rows[name] for name in self.parts[1:]] if first else []
-            later = torch.cat(rest) if rest else None
-            done = self.opened.some(self.rows[part], encoder, later)
-        elif request.own or group.size == 1:
-            done = self.opened.some(None, encoder)
-        else:
-            done = self.opened.even(group.rank, group.size, encoder)
-        if self.silos is not None:  # which decide who has which rows
-            silos = self.silos[done.rows.numpy()].astype(np.uint64)
-            done.fingerprint += total(done.rows.numpy(), silos)
-        if self.weights is not None:
-            bits = self.weights[done.rows.numpy()].view(np.uint64)
-            done.fingerprint += total(done.rows.numpy(), mixed(bits))
-        if request.own:
-            done.fingerprint = of_worker(group.rank, done.fingerprint % 2**64)
-        return done
-
-    def completed(self, part: Part) -> Part:
-        """A part with what its rows have beside inputs and labels: groups and weights."""
-        split, groups = self.request.split, None
-        if split is not None and split.group is not None:
-            groups = torch.from_numpy(self.by[part.rows.numpy()])
-        examined = part.examined
-        if examined is not None and not self.group.rank:
-            part = replace(part, examined=self.opened.with_dropped(examined, part.rows))
-        weights, sums = part_weights(self.weights, part.rows, part.y, self.group)
-        return replace(part, groups=groups, weights=weights, weight_sums=sums)
-
-    def _some_left_out(self) -> bool:
-        return self.weights is not None and not self.weights.all()
-
-    def _chosen(self, part: str) -> Tensor:
-        """The numbers of a worker's rows, in the file's order."""
-        request, labels, group = self.request, self.labels, self.group
-        known = next(each for each in (labels, self.silos, self.weights) if each is not None)
-        kept = torch.arange(len(known))
-        if self.weights is not None:
-            kept = kept[torch.from_numpy(self.weights > 0)]
-        if labels is not None and request.split is not None:
-            if not self.split:
-                self.by = split_values(self.opened, request.split)
-                by = None if self.by is None else self.by[kept.numpy()]
-                found = request.split.parts(labels[kept], by)
-                self.split = {name: kept[places] for name, places in found.items()}
-            kept = self.split[part]
-        keep = request.keep_negatives if part == "train" else 1.0
-        # a file of a worker's own may lack negatives
-        if labels is not None and keep < 1 and not labels[kept].all():
-            kept = kept[thin_negatives(labels[kept], keep, request.seed)]
-        if request.own:
-            return kept
-        if self.silos is not None:
-            shards = silo_shards(self.silos[kept.numpy()], group.size)
-        elif request.skew is not None and labels is not None and part == self.parts[0]:
-            shards = skewed_shards(labels[kept], group.size, request.skew, request.seed)
-        else:
-            shards = even_shards(len(kept), group.size, request.seed)
-        return kept[shards[group.rank]].sort().values
-
-
-def _weights(opened: RowSource, weight: Any, labels: Tensor | None) -> Floats:
-    """The weights of all rows, in a column or as given."""
-    if isinstance(weight, str):
-        where = f"{opened.path}, column {weight!r}"
-        return checked_weights(where, opened.numbers(weight, "weight"))
-    return checked_weights("weight", weight, None if labels is None else len(labels))
 
 
 def _labels(opened: RowSource, group: Group, request: TableRequest) -> tuple[Tensor, Target | None]:
@@ -339,12 +244,13 @@ def _finished(
 ) -> Part:
     positive = request.positive
     summaries = of_all(done.summary, group)
-    for rank, summary in enumerate(summaries):
-        if not summary.rows:
-            raise ValueError(
-                f"{opened.path} leaves worker {rank} without rows: expected at least one for each "
-                f"of the {group.size} workers; use fewer."
-            )
+    empty = [rank for rank, summary in enumerate(summaries) if not summary.rows]
+    # a small site may have no rows for validation or for the test
+    if empty and (encoder is None or request.silo is None):
+        raise ValueError(
+            f"{opened.path} leaves worker {empty[0]} without rows: expected at least one for each "
+            f"of the {group.size} workers; use fewer."
+        )
     target = target or _target(opened, summaries, positive, encoder)
     records: tuple[ColumnRecord, ...] = ()
     if encoder is None:
