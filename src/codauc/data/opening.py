@@ -32,12 +32,13 @@ from codauc.data.image_sources import (
 )
 from codauc.data.in_memory import IN_MEMORY, InMemory, cannot_be_found_again
 from codauc.data.repeated_values import split_hints
+from codauc.data.row_sites import SiteCount
 from codauc.data.rows import as_rows
 from codauc.data.shards import ShardCount, even_shards, skewed_shards
 from codauc.data.splits import PARTS, Split
 from codauc.data.tables import Encoder
 from codauc.data.tables.column_roles import Progress, TableRequest
-from codauc.data.tables.reader import read_parts
+from codauc.data.tables.reader import count_sites, read_parts
 from codauc.data.tables.table_sources import TABLES
 from codauc.workers.agreement import compare, together
 from codauc.workers.group import Group
@@ -186,21 +187,10 @@ def _open_table(
     progress: Progress | None,
     memory: InMemory | None,
 ) -> DataSet:
-    if settings.target is None:
-        if memory is not None:
-            raise memory.no_target()
-        raise ValueError(
-            f"{settings.source} is a table: name its column of labels with target=COLUMN."
-        )
     no_rows = settings.test is not None or settings.test_site is not None  # of others, to test
     split = _split(settings, seed, own_test=no_rows)
-    shared: dict[str, Any] = {name: getattr(settings, name) for name in _SHARED}
-    if memory is not None and memory.labels is not None:
-        shared["target"] = memory.labels
-    positive = settings.positive or None
-    request = TableRequest(
-        **shared,
-        positive=positive,
+    request = replace(
+        _request(settings, memory),
         split=split,
         seed=seed,
         progress=progress,
@@ -220,6 +210,28 @@ def _open_table(
     )
     columns = parts["train"].columns
     return replace(opened, hints=(*hints, *target_notes(columns), *texts_to_convert(columns)))
+
+
+def _request(settings: DataSettings, memory: InMemory | None) -> TableRequest:
+    """How the settings want a table to be read, before it is split."""
+    if settings.target is None:
+        if memory is not None:
+            raise memory.no_target()
+        raise ValueError(
+            f"{settings.source} is a table: name its column of labels with target=COLUMN."
+        )
+    shared: dict[str, Any] = {name: getattr(settings, name) for name in _SHARED}
+    if memory is not None and memory.labels is not None:
+        shared["target"] = memory.labels
+    return TableRequest(**shared, positive=settings.positive or None)
+
+
+def sites_of(settings: DataSettings, memory: InMemory | None = None) -> list[SiteCount]:
+    """The rows and positives of each site that the column `silo` names."""
+    if memory is None and not is_table(settings):
+        raise ValueError("silo with images: expected a table; leave it out.")
+    source = settings.source if memory is None else memory.source
+    return count_sites(source, _request(settings, memory))
 
 
 def _hints(parts: dict[str, Part]) -> tuple[str, ...]:

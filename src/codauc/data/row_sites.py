@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -41,15 +42,27 @@ class RowSites:
 
     def number(self, name: str) -> int:
         """The number of the site of this name; an error that names the nearest one otherwise."""
-        if name in self.names:
-            return self.names.index(name)
-        near = difflib.get_close_matches(name, self.names, n=1)
-        by_case = [known for known in self.names if known.casefold() == name.casefold()]
-        hint = f"did you mean {(by_case or near)[0]!r}?" if by_case or near else "name one of them."
-        raise ValueError(
-            f"test_site={name!r} is no site in the column {self.column!r}, which has "
-            f"{listed(self.names)}; {hint}"
-        )
+        return site_number(name, self.names, self.column)
+
+
+class SiteCount(NamedTuple):
+    """How many rows a site has, and how many of them are positive."""
+
+    name: str
+    samples: int
+    positives: int
+
+
+def site_number(name: str, names: Sequence[str], column: str) -> int:
+    """The number of a test site among all sites; an error that names the nearest one otherwise."""
+    if name in names:
+        return names.index(name)
+    near = difflib.get_close_matches(name, names, n=1)
+    alike = [known for known in names if known.strip().casefold() == name.strip().casefold()]
+    hint = f"did you mean {(alike or near)[0]!r}?" if alike or near else "name one of them."
+    raise ValueError(
+        f"test_site={name!r} is no site in the column {column!r}, which has {listed(names)}; {hint}"
+    )
 
 
 def site_homes(sizes: Sequence[int], workers: int, column: str = "") -> Integers:

@@ -178,8 +178,9 @@ class CommunicationSettings:
     or "gradients" for data parallel training: a message at every step.
     """
 
-    workers: int = setting(
-        1, "workers, as processes of this machine; torchrun starts its own ({default})",
+    workers: int | None = setting(
+        None, "workers, as processes of this machine; torchrun starts its own (1; with --silo one "
+        "for each site, simulated)",
         metavar="K", common=True, least=1, remedy="it is the number K of workers")
     simulate: bool = setting(
         False, "workers simulated in this process, one after the other", metavar="K", common=True)
@@ -199,6 +200,11 @@ class CommunicationSettings:
         None, "longest wait for another worker (ten times the duration of rounds)",
         metavar="SECONDS", above=0, remedy="it is in seconds")
     averages: str = setting("weights", choices=("weights", "gradients"))
+
+    @property
+    def size(self) -> int:
+        """How many workers there are: one where it was left open."""
+        return 1 if self.workers is None else self.workers
 
     def __post_init__(self) -> None:
         check(self)

@@ -18,13 +18,17 @@ MOST = 5  # of each class
 
 
 class ScoredRows(NamedTuple):
-    """Log-odds, labels and numbers of the samples of a test set, in the order of the source."""
+    """Log-odds, labels and numbers of the samples of a test set, in the order of the source.
+
+    `own` are the scores of this worker's samples, as the network gives them.
+    """
 
     scores: NDArray[np.float64]
     labels: NDArray[np.bool_]
     rows: NDArray[np.int64]
     groups: NDArray[np.int64] | None = None  # which a split keeps together
     weights: NDArray[np.float64] | None = None
+    own: NDArray[Any] | None = None
 
 
 def confident_mistakes(test: ScoredRows, part: Part, group: Group) -> list[dict[str, Any]]:

@@ -6,7 +6,7 @@ import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ from codauc.training.checkpoint_policy import CheckpointPolicy, RunControl
 from codauc.training.confident_mistakes import ScoredRows
 from codauc.training.run_progress import TIMES, RunProgress
 from codauc.training.run_state import RunPosition
+from codauc.training.site_results import sites_at_end
 from codauc.training.validation import gathered, scores_of
 from codauc.version import __version__
 from codauc.workers.group import Group, GroupError
@@ -57,6 +58,7 @@ class Trained:
     ledger: dict[str, float]
     notes: list[str]
     periods: list[dict[str, float]]  # where they set themselves: each change
+    drifts: list[float]  # of this worker, at the evaluations
 
     def scores_of_test_set(self, opened: DataSet, group: Group) -> ScoredRows | None:
         """The test set's log-odds, labels and rows, in the order of the source, on every worker.
@@ -67,7 +69,8 @@ class Trained:
         if part is None:
             return None
         assert part.y is not None
-        scores = gathered(scores_of(self.model, part), group)
+        own = scores_of(self.model, part)
+        scores = gathered(own, group)
         labels = gathered(part.y.numpy().astype(np.bool_), group)
         rows = gathered(part.rows.numpy(), group)
         bad = ~np.isfinite(scores)
@@ -81,7 +84,13 @@ class Trained:
         groups = None if part.groups is None else gathered(part.groups.numpy(), group)[order]
         weights = None if part.weights is None else gathered(part.weights.numpy(), group)[order]
         scores = self.calibration.log_odds(scores)[order]
-        return ScoredRows(scores, labels[order], rows[order], groups, weights)
+        return ScoredRows(scores, labels[order], rows[order], groups, weights, own)
+
+    def sites(self, opened: DataSet, test: ScoredRows | None, group: Group) -> list[dict[str, Any]]:
+        """What each site brought, and how well the model does on its test rows."""
+        drift = float(np.sqrt(np.mean(np.square(self.drifts)))) if self.drifts else None
+        scores = None if test is None else test.own
+        return [asdict(site) for site in sites_at_end(opened, scores, drift, group)]
 
     def summary(self, test: ScoredRows | None) -> dict[str, Any]:
         """What summary.json holds; `test` is what `scores_of_test_set` gave."""
@@ -303,6 +312,7 @@ class TrainingLoop:
             return
         with self.section("evaluation"):
             drift = self.coda.drift if self.at.step else 0.0
+            self.progress.journal.drifts += [drift] if drift and self.at.step else []
             with self.validation.evaluated(self.at.step, drift) as result:
                 self.at.rejected = 0 if result.kept else self.at.rejected + 1
                 if result.kept:
@@ -349,6 +359,7 @@ class TrainingLoop:
             ledger=self.progress.journal.spent(),
             notes=self.progress.journal.notes,
             periods=self.coda.period_changes(),
+            drifts=list(self.progress.journal.drifts),
         )
 
     def _threshold(self, validation: tuple[Any, Any] | None) -> Threshold | None:
@@ -378,7 +389,7 @@ class TrainingLoop:
 def own_threads(settings: RunSettings, opened: DataSet) -> Iterator[None]:
     """As many threads as the workers leave each other; one where steps are small, as of tables."""
     before, cores = torch.get_num_threads(), os.cpu_count() or 1
-    workers = 1 if settings.communication.simulate else settings.communication.workers
+    workers = 1 if settings.communication.simulate else settings.communication.size
     large = bool(opened.shape) or settings.recipe.batch_size >= _LARGE_BATCH
     torch.set_num_threads(max(1, min(before, cores // workers)) if large else 1)
     try:

@@ -45,6 +45,8 @@ from codauc.training.directory_claim import claimed, complete_end
 from codauc.training.loop import Trained, fit, own_threads
 from codauc.training.profiler import Clock
 from codauc.training.run_state import SavedRun, check_same, identity, unpacked, usable
+from codauc.training.site_choice import site_lines
+from codauc.training.site_results import sites_at_start
 from codauc.training.time_budget import within_budget
 from codauc.workers.agreement import together
 from codauc.workers.group import Group, GroupError, LocalGroup
@@ -67,7 +69,7 @@ def start(job: Job) -> dict[str, Any]:
         with requests.listening():
             results = launch(
                 job.work,
-                workers=None if under_torchrun else parts.workers,
+                workers=None if under_torchrun else parts.size,
                 simulate=parts.simulate,
                 seed=settings.seed,
                 timeout=parts.timeout or _LONGEST_WAIT,
@@ -126,7 +128,10 @@ class Job:
             for line in summary_lines(opened.train.columns):
                 self.say(self.words(line))
         data = identity(opened, group)
+        sites = sites_at_start(opened, group)
         settings = resolve_settings(self.settings, opened, group.size)
+        for line in site_lines(sites, settings) if group.rank == 0 else ():
+            self.say(self.words(line))
         together(group, lambda: _try_model(settings), "start")  # before an existing run is lost
         options = {"resuming": self.resuming, "overwrite": self.overwrite}
         claim = claimed(group, settings.data.source, self.out, **options)
@@ -278,12 +283,14 @@ class WorkerRun:
             self.folder.note_fault("interrupted", step=trained.steps)
         test = trained.scores_of_test_set(self.opened, self.group)
         explained = {} if test is None else self._explained(trained, test)
+        sites = trained.sites(self.opened, test, self.group)
 
         def write() -> dict[str, Any] | None:
             if self.group.rank:
                 return None
             folder = self.folder
             summary = {"run": str(folder.path), **trained.summary(test)}
+            summary |= {"sites": sites} if sites else {}
             save_model(
                 folder / MODEL,
                 trained.model,
@@ -294,7 +301,8 @@ class WorkerRun:
             if trained.validation is not None:
                 folder.write_scores(*trained.validation, VALIDATION)
             if test is not None:
-                folder.write_scores(test.scores, test.labels)
+                rows = test.rows if sites else None  # to compare runs on the rows of a site
+                folder.write_scores(test.scores, test.labels, rows=rows)
             for name, found in explained.items():
                 folder.write_json(name, found)
             if profile is not None:

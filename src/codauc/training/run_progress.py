@@ -49,6 +49,7 @@ class Journal:
     def __init__(self, group: Group, notes: list[str]) -> None:
         self.group, self.notes = group, notes
         self.records: list[Record] = []
+        self.drifts: list[float] = []  # of this worker, at the evaluations
         self.began = time.perf_counter()
         self._before = group.ledger.record()  # reading the data is not training
 
@@ -76,6 +77,7 @@ class Journal:
             self.seconds,
             dict(self._before),
             dict(self.group.times()),
+            list(self.drifts),
         )
 
     def load(self, state: JournalState) -> None:
@@ -85,6 +87,7 @@ class Journal:
         self.began = time.perf_counter() - state.seconds
         self._before = dict(state.before)
         self.group.times().update(state.times)
+        self.drifts[:] = state.drifts
 
 
 class RunProgress:
@@ -244,6 +247,7 @@ class RunProgress:
         group = self.group
         self.coda.same_everywhere()
         seed_everything(self.settings.seed, group.rank, self.position.step)
+        self.journal.drifts.clear()  # of a worker that held other sites
         workers = f"{group.size} worker{'s' * (group.size != 1)}"
         text = f"Step {self.position.step}: resumed with {workers} in place of {found.size}"
         if found.missing:

@@ -32,7 +32,18 @@ _FREE = (
     *("communication.workers", "communication.simulate", "communication.timeout"),
 )
 _ANY_SHAPE = (  # parts of a state that differ from step to step
-    *("tallies", "encoding", "outer", "under_way", "stage", "choice", "records", "notes", "times"),
+    *(
+        "tallies",
+        "encoding",
+        "outer",
+        "under_way",
+        "stage",
+        "choice",
+        "records",
+        "notes",
+        "times",
+        "drifts",
+    ),
     *("periods", "base"),
     *("kept", "own"),  # of an optimizer, which checks them
 )
@@ -65,6 +76,7 @@ class JournalState:
     seconds: float
     before: dict[str, float]
     times: dict[str, float]
+    drifts: list[float]
 
 
 @dataclass(frozen=True)

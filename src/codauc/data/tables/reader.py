@@ -11,12 +11,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from codauc._internal.checks import choice, known_arguments, warn
 from codauc.data.column_record import ColumnRecord
 from codauc.data.dataset import Part
+from codauc.data.row_sites import SiteCount
 from codauc.data.rows import Rows
 from codauc.data.shards import ShardCount
 from codauc.data.splits import PARTS, Split
@@ -163,6 +165,17 @@ def read_parts(
     return found
 
 
+def count_sites(source: Any, request: TableRequest) -> list[SiteCount]:
+    """The rows and positives of each site of a table, by a pass over two of its columns."""
+    opened = open_source(source, request)
+    names, which = opened.names_and_codes(str(request.silo), "site")
+    labels, _ = _labels(opened, LocalGroup(), request)
+    samples = np.bincount(which, minlength=len(names))
+    positives = np.bincount(which, labels.numpy(), minlength=len(names))
+    counts = zip(names, samples.tolist(), positives.tolist(), strict=True)
+    return [SiteCount(name, count, round(up)) for name, count, up in counts]
+
+
 def _compare(group: Group, opened: RowSource, request: TableRequest, parts: Sequence[str]) -> None:
     """See that all workers read the same data, or columns, in the same way."""
     columns, encoder = opened.columns, request.encoder
@@ -216,7 +229,8 @@ def _labels(opened: RowSource, group: Group, request: TableRequest) -> tuple[Ten
 
 def _positive(opened: RowSource, target: Target, labels: Labels, positive: Any) -> Tensor:
     """Which of the labels, by their codes, are positive."""
-    return torch.tensor(positives_of(_where(opened), target, labels.texts(), positive))
+    found = positives_of(_where(opened), target, labels.texts(), positive)
+    return torch.tensor(found, dtype=torch.bool)
 
 
 def _target(
