@@ -33,7 +33,7 @@ _FREE = (
 )
 _ANY_SHAPE = (  # parts of a state that differ from step to step
     *("tallies", "encoding", "outer", "under_way", "stage", "choice", "records", "notes", "times"),
-    *("periods", "base"),
+    *("periods", "base", "variates"),
     *("kept", "own"),  # of an optimizer, which checks them
 )
 
