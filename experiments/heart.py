@@ -46,10 +46,12 @@ COLUMNS = [
 HELD_OUT = 0.25  # of the patients of each hospital and class
 
 # Who trains on what. "own": each hospital alone; the others: one model for all.
+_SITES = {"silo": "hospital", "workers": len(HOSPITALS), "simulate": True}
 WAYS: dict[str, dict[str, Any]] = {
     "own": {},
     "together": {"drop": ["hospital"]},
-    "sites": {"silo": "hospital", "workers": len(HOSPITALS), "simulate": True},
+    "sites": _SITES,
+    "corrected": {**_SITES, "correct": "scaffold"},
 }
 
 

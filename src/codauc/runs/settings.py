@@ -175,7 +175,8 @@ class CommunicationSettings:
     "growing:I": I 3^(s-1) in stage s, "qsr:I": I at the peak of the step size, then as the inverse
     of its square, or "auto": by measured times and drift. `outer` is the step size and the
     momentum of Nesterov's steps along the averaged change of the weights. `averages` is "weights",
-    or "gradients" for data parallel training: a message at every step.
+    or "gradients" for data parallel training: a message at every step. `correct`, `worker_weight`,
+    `present` and `dual` are for workers whose data differ; see `codauc.CoDA`.
     """
 
     workers: int | None = setting(
@@ -196,6 +197,18 @@ class CommunicationSettings:
     outer: str | None = setting(
         None, "outer step of each round on the averaged change of the weights, such as 0.7,0.9 "
         "(none)", metavar="LR,MOMENTUM")
+    correct: str | None = setting(
+        None, "keep workers whose data differ in one direction, by control variates: scaffold "
+        "(none)", choices=("scaffold",))
+    worker_weight: str = setting(
+        "equal", "whether workers count alike or by their samples ({default})",
+        choices=("equal", "samples"))
+    present: float | None = setting(
+        None, "share of the workers that take part in each period between two rounds, drawn by the "
+        "seed (all)", metavar="SHARE", above=0, below=None, remedy="use for example 0.7")
+    dual: str = setting(
+        "auto", "estimate of alpha: the mean of the workers', pooled, or auto: pooled where labels "
+        "differ between workers ({default})", choices=("auto", "mean", "pooled"))
     timeout: float | None = setting(
         None, "longest wait for another worker (ten times the duration of rounds)",
         metavar="SECONDS", above=0, remedy="it is in seconds")
@@ -211,12 +224,16 @@ class CommunicationSettings:
         every = self.sync_every
         if isinstance(every, str):
             named_period(every)
+        if self.present is not None and self.present > 1:
+            raise ValueError(f"present={self.present:g}: expected at most 1, which is all workers.")
         if self.outer is not None:
             outer_step(self.outer)
-            if self.averages == "gradients":
+        ways = {"outer": self.outer, "correct": self.correct, "present": self.present}
+        for name, value in ways.items():
+            if value is not None and self.averages == "gradients":
                 raise ValueError(
-                    f"outer={self.outer!r} where gradients are averaged: expected averages of the "
-                    "weights, whose change outer steps follow; leave it out."
+                    f"{name}={value!r} where gradients are averaged: expected averages of the "
+                    "weights, which it is for; leave it out."
                 )
 
 

@@ -16,6 +16,7 @@ from codauc.algorithm.loss import MinMaxAUCLoss
 from codauc.algorithm.outer_step import Nesterov
 from codauc.algorithm.ppdadam import PPDAdam
 from codauc.algorithm.ppdsg import PPDSG
+from codauc.algorithm.sites import Present
 from codauc.data import Batches
 from codauc.data.augment import Augment, Crop, Flip
 from codauc.data.batches import Augmentation
@@ -245,7 +246,19 @@ def make_engine(
     ways = settings.communication
     opt = make_trained(settings, part, group, ratio, model)
     outer = None if ways.outer is None else Nesterov(*outer_step(ways.outer))
-    coda = CoDA(opt, group, compress=ways.compress, delay=ways.delay, outer=outer)
+    present = None if ways.present is None else Present(ways.present, settings.seed)
+    coda = CoDA(
+        opt,
+        group,
+        dual=ways.dual,
+        compress=ways.compress,
+        delay=ways.delay,
+        outer=outer,
+        correct=ways.correct,
+        weight=ways.worker_weight,
+        present=present,
+        shards=part.counts,
+    )
     if group.size > 1:
         coda.watch_drift()
     return coda

@@ -230,8 +230,11 @@ class TrainingLoop:
                 self.at.owed = False
                 self._after_step(number)
         while self.opt.steps < stage.steps and not self._ends_here(number):
-            batch = next(batches)
-            self._local_step(objective, *(part.to(self.device) for part in batch))
+            if self.coda.away:  # a site that stands still until the next round
+                self._count_step(self.coda.skip)
+            else:
+                batch = next(batches)
+                self._local_step(objective, *(part.to(self.device) for part in batch))
             self._after_step(number)
             if self.clock is not None:
                 self.clock.on_step()
@@ -260,10 +263,13 @@ class TrainingLoop:
         self.coda.count_loss(loss)
         if self.same_steps:
             self.coda.average_gradients()
+        self._count_step(self.opt.step)
+
+    def _count_step(self, step: Callable[[], Any]) -> None:
         before = self.opt.steps
         try:
             with self.section("step"):
-                self.opt.step()
+                step()
         finally:  # the step counts, even if the round in it fails
             self.at.owed = self.opt.steps > before
             self.at.step += self.opt.steps - before

@@ -32,19 +32,8 @@ _FREE = (
     *("communication.workers", "communication.simulate", "communication.timeout"),
 )
 _ANY_SHAPE = (  # parts of a state that differ from step to step
-    *(
-        "tallies",
-        "encoding",
-        "outer",
-        "under_way",
-        "stage",
-        "choice",
-        "records",
-        "notes",
-        "times",
-        "drifts",
-    ),
-    *("periods", "base"),
+    *("tallies", "encoding", "outer", "under_way", "stage", "choice", "records", "notes", "times"),
+    *("periods", "base", "variates", "drifts"),
     *("kept", "own"),  # of an optimizer, which checks them
 )
 
