@@ -45,7 +45,7 @@ from codauc.training.directory_claim import claimed, complete_end
 from codauc.training.loop import Trained, fit, own_threads
 from codauc.training.profiler import Clock
 from codauc.training.run_state import SavedRun, check_same, identity, unpacked, usable
-from codauc.training.site_choice import site_lines
+from codauc.training.site_choice import site_lines, with_choices
 from codauc.training.site_results import sites_at_start
 from codauc.training.time_budget import within_budget
 from codauc.workers.agreement import together
@@ -129,7 +129,8 @@ class Job:
                 self.say(self.words(line))
         data = identity(opened, group)
         sites = sites_at_start(opened, group)
-        settings = resolve_settings(self.settings, opened, group.size)
+        job = replace(self, settings=with_choices(self.settings, sites))
+        settings = resolve_settings(job.settings, opened, group.size)
         for line in site_lines(sites, settings) if group.rank == 0 else ():
             self.say(self.words(line))
         together(group, lambda: _try_model(settings), "start")  # before an existing run is lost
@@ -138,7 +139,7 @@ class Job:
         with claim as folder, self.requests.polled():
             if self.resuming and (summary := self._finished_before(group, held=True)) is not None:
                 return summary  # another process has ended it meanwhile
-            return WorkerRun(self, group, folder, opened, data).train(settings)
+            return WorkerRun(job, group, folder, opened, data).train(settings)
 
     def say(self, text: str) -> None:
         """Show a message, unless quiet."""

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from codauc._internal.formats import share
+from codauc.algorithm.sites import chosen_dual, labels_differ
 from codauc.data.in_memory import InMemory
 from codauc.data.opening import sites_of
 from codauc.data.row_sites import EACH, site_number
@@ -42,6 +43,26 @@ def with_workers(settings: RunSettings, memory: InMemory | None = None) -> RunSe
     return settings.with_changes("communication", workers=min(sites, asked.workers))
 
 
+def with_choices(settings: RunSettings, sites: Sequence[SiteResult]) -> RunSettings:
+    """The settings with what follows from the sites' labels, where it was left open.
+
+    It depends on the sites alone, not on the number of workers, so that a run can be resumed with
+    another one.
+    """
+    if not sites or settings.communication.dual != "auto":
+        return settings
+    return settings.with_changes("communication", dual=chosen_dual(_labels(sites)))
+
+
+def _labels(sites: Sequence[SiteResult]) -> list[tuple[int, int]]:
+    """Samples and positives of the sites that tell them."""
+    return [
+        (site.samples, site.positives)
+        for site in sites
+        if site.samples is not None and site.positives is not None
+    ]
+
+
 def site_lines(sites: Sequence[SiteResult], settings: RunSettings) -> list[str]:
     """What was found and chosen, for the person who has started the run."""
     if not sites:
@@ -53,7 +74,25 @@ def site_lines(sites: Sequence[SiteResult], settings: RunSettings) -> list[str]:
         lines.append(f"Test set: all rows of {data.test_site!r}; none of them is trained on.")
     if data.silo is not None:
         lines.append(_workers(len(sites) - (data.test_site is not None), ways.size, settings))
+    if ways.size > 1:
+        lines.append(_method(sites, settings))
     return lines
+
+
+def _method(sites: Sequence[SiteResult], settings: RunSettings) -> str:
+    """How the method deals with sites that differ."""
+    ways = settings.communication
+    shares = [site.share for site in sites if site.share is not None]
+    differ = len(shares) > 1 and labels_differ(_labels(sites))
+    why = "Shares of positives do not differ beyond chance"
+    if differ:
+        why = f"Shares of positives differ ({share(min(shares))} to {share(max(shares))})"
+    dual = "over all sites together" if ways.dual == "pooled" else "as the mean of the sites'"
+    steps = "not corrected" if ways.correct is None else f"corrected (correct={ways.correct})"
+    return (
+        f"{why}: alpha is estimated {dual} (dual={ways.dual}); steps are {steps}; columns are "
+        "scaled by all sites together."
+    )
 
 
 def _sizes(sites: Sequence[SiteResult]) -> str:
