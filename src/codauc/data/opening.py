@@ -171,6 +171,7 @@ _SHARED = (
     "keep_negatives",
     "silo",
     "test_site",
+    "least_samples",
     "skew",
     "own",
     "weight",
@@ -209,7 +210,8 @@ def _open_table(
         parts["train"], parts.get("validation"), parts.get("test"), settings.watch
     )
     columns = parts["train"].columns
-    return replace(opened, hints=(*hints, *target_notes(columns), *texts_to_convert(columns)))
+    notes = (*target_notes(columns), *texts_to_convert(columns), *parts["train"].notes)
+    return replace(opened, hints=(*hints, *notes))
 
 
 def _request(settings: DataSettings, memory: InMemory | None) -> TableRequest:

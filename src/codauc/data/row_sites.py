@@ -91,14 +91,14 @@ def site_homes(sizes: Sequence[int], workers: int, column: str = "") -> Integers
 
 
 def site_parts(
-    labels: NDArray[np.bool_], sites: Integers, shares: Sequence[float], seed: int
+    labels: NDArray[np.bool_], sites: Integers, shares: Sequence[float], seed: int, least: int = 0
 ) -> Integers:
     """The part of each sample: 0 for training, 1 for validation, 2 for testing.
 
     Of each class a part gets its share of all samples, and of each site's samples this share,
     rounded up or down: a class is laid out site by site, in random order, and every so many samples
-    one is taken. A site keeps at least one sample for training. What is where depends on labels,
-    sites and the seed alone.
+    one is taken. A site keeps at least one sample for training, and gives up a class to validation
+    or testing only with `least` samples. What is where depends on labels, sites and the seed alone.
 
     >>> labels, sites = np.arange(60) % 3 == 0, np.arange(60) // 20
     >>> home = site_parts(labels, sites, (0.7, 0.1, 0.2), seed=0)
@@ -124,6 +124,11 @@ def site_parts(
             taken = _every(len(members), counts[part], float(random.random()))
             home[members[taken]] = part
             members = np.delete(members, taken)
+    for site in np.unique(sites) if least > 1 else ():
+        for part, positive in ((p, c) for p in (1, 2) for c in (False, True)):
+            given = np.flatnonzero((sites == site) & (home == part) & (labels == positive))
+            if len(given) < least:
+                home[given] = 0
     for site in np.setdiff1d(sites, sites[home == 0]):
         rows = np.flatnonzero(sites == site)
         home[rows[home[rows].argmin()]] = 0

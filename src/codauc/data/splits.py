@@ -68,17 +68,22 @@ class Split:
         return self.group if self.time is None else self.time
 
     def parts(
-        self, labels: Tensor, by: NDArray[Any] | None = None, sites: NDArray[Any] | None = None
+        self,
+        labels: Tensor,
+        by: NDArray[Any] | None = None,
+        sites: NDArray[Any] | None = None,
+        least: int = 0,
     ) -> dict[str, Tensor]:
         """The numbers of each part's samples, in ascending order.
 
         `by` are the values of the column that `group` or `time` names. With `sites`, a number for
-        each sample, every site gives its share of each part, where neither is named.
+        each sample, every site gives its share of each part, where neither is named; of a class
+        `least` samples to what is held out, or none.
         """
         by = self.by if by is None and not isinstance(self.by, str) else by
         shares, flags = self._shares(), labels.numpy().astype(np.bool_)
         if by is None and sites is not None:
-            return _by_part(site_parts(flags, sites, shares, self.seed))
+            return _by_part(site_parts(flags, sites, shares, self.seed, least))
         if by is None:
             return {part: self._of_classes(labels, place) for place, part in enumerate(PARTS)}
         if len(by) != len(flags):

@@ -90,11 +90,18 @@ def outcome_lines(summary: Mapping[str, Any]) -> list[str]:
         *lines,
         f"Test AUC {summary['test_auc']:.4f} (95% interval {summary['auc_low']:.4f} to "
         f"{summary['auc_high']:.4f}), average precision {summary['average_precision']:.4f}; "
-        f"{summary['test_samples']} samples, {summary['test_positives']} positive.",
+        f"{summary['test_samples']} samples, {summary['test_positives']} positive."
+        f"{_counted(summary)}",
         f"Trained on {summary['train_samples']} samples, {summary['pos_ratio']:.2%} positive: "
         f"{cost}.",
         *_site_lines(summary),
     ]
+
+
+def _counted(summary: Mapping[str, Any]) -> str:
+    """By how much the AUC may be off, where scores left their workers as counts alone."""
+    bound = summary.get("auc_bound")
+    return "" if bound is None else f" By counts of scores: off by at most {bound:.2g}."
 
 
 def _site_lines(summary: Mapping[str, Any]) -> list[str]:

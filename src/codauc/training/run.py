@@ -39,14 +39,15 @@ from codauc.runs.settings import CONFIG, RunSettings
 from codauc.training.build import resolve_settings
 from codauc.training.callbacks import Callback, DirectoryWriter, ProgressBar, TensorBoard
 from codauc.training.checkpoint_policy import RunControl
-from codauc.training.column_importance import column_importance
+from codauc.training.column_importance import NOT_COUNTED, column_importance
 from codauc.training.confident_mistakes import ScoredRows, confident_mistakes
 from codauc.training.directory_claim import claimed, complete_end
-from codauc.training.loop import Trained, fit, own_threads
+from codauc.training.loop import Trained, fit
 from codauc.training.profiler import Clock
 from codauc.training.run_state import SavedRun, check_same, identity, unpacked, usable
-from codauc.training.site_choice import site_lines, with_choices
+from codauc.training.site_choice import check_least_samples, site_lines, with_choices
 from codauc.training.site_results import sites_at_start
+from codauc.training.threads import own_threads
 from codauc.training.time_budget import within_budget
 from codauc.workers.agreement import together
 from codauc.workers.group import Group, GroupError, LocalGroup
@@ -128,9 +129,10 @@ class Job:
             for line in summary_lines(opened.train.columns):
                 self.say(self.words(line))
         data = identity(opened, group)
-        sites = sites_at_start(opened, group)
+        sites = sites_at_start(opened, group, self.settings.data.least_samples or 0)
         job = replace(self, settings=with_choices(self.settings, sites))
         settings = resolve_settings(job.settings, opened, group.size)
+        check_least_samples(settings)
         for line in site_lines(sites, settings) if group.rank == 0 else ():
             self.say(self.words(line))
         together(group, lambda: _try_model(settings), "start")  # before an existing run is lost
@@ -327,7 +329,9 @@ class WorkerRun:
             return pending(LEAVE) or (pending(STOP) and not trained.interrupted)
 
         with own_threads(trained.settings, opened):
-            importance = column_importance(trained.model, opened, group, seed, limit, asked)
+            importance: dict[str, Any] | None = {"columns": [], "reason": NOT_COUNTED}
+            if test.bound is None:
+                importance = column_importance(trained.model, opened, group, seed, limit, asked)
         mistakes = confident_mistakes(test, opened.test, group)
         found = {IMPORTANCE: importance, MISTAKES: {"samples": mistakes}}
         return {name: values for name, values in found.items() if values is not None}

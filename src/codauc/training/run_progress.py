@@ -125,7 +125,7 @@ class RunProgress:
         self._base_lr = [group["lr"] for group in self.opt.param_groups]
         self.set_step_size()
         self.good: RunState | None = None
-        self.validation = Validation(self.opt, opened.watched, group, self.recipe)
+        self.validation = Validation(self.opt, opened.watched, group, settings)
         self.journal = Journal(group, notes)
 
     def set_step_size(self) -> None:

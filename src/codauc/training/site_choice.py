@@ -118,3 +118,21 @@ def _workers(sites: int, workers: int, settings: RunSettings) -> str:
     shared = "one for each site" if workers == sites else f"for {sites} sites, none of them divided"
     how = "simulated in this process" if settings.communication.simulate else "as processes"
     return f"Workers: {workers}, {shared}, {how}."
+
+
+def check_least_samples(settings: RunSettings) -> None:
+    """Raise where what a round or a checkpoint tells would be of fewer samples than allowed.
+
+    A round's weights are those of its steps; periods that set themselves may be one step.
+    """
+    least, ways = settings.data.least_samples, settings.communication
+    if least is None or ways.size == 1:
+        return
+    steps = ways.sync_every if isinstance(ways.sync_every, int) else 1
+    samples = steps * settings.recipe.batch_size
+    if samples < least:
+        raise ValueError(
+            f"sync_every={ways.sync_every} with batch_size={settings.recipe.batch_size}: a round "
+            f"would tell of {samples} samples; expected at least least_samples={least}; use longer "
+            "periods or larger batches."
+        )

@@ -34,6 +34,7 @@ class TableRequest:
     keep_negatives: float = 1.0
     silo: str | None = None
     test_site: str | None = None
+    least_samples: int | None = None  # behind whatever leaves a worker
     skew: float | None = None
     own: bool = False
     split: Split | None = None

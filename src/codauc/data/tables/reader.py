@@ -27,6 +27,7 @@ from codauc.data.tables.column_statistics import Moments, Summary, Value, of_all
 from codauc.data.tables.described_columns import RARE, check_values, described, left_out
 from codauc.data.tables.encoder import Encoder, Target, fit
 from codauc.data.tables.labels import Labels, choice_note, positives_of, resolve
+from codauc.data.tables.least_samples import check_labels, hidden_note, told
 from codauc.data.tables.reading_notes import extra_columns, reading_notes
 from codauc.data.tables.scan import Pass
 from codauc.data.tables.table_sources import RowSource, open_source
@@ -156,6 +157,10 @@ def read_parts(
     encoder = request.encoder
     for part in parts:
         done = together(group, partial(scan.read, part, encoder), "start")
+        if request.least_samples:
+            least, labels_here = request.least_samples, done.summary.targets
+            whose = scan.whose(part)
+            together(group, partial(check_labels, labels_here, least, whose), "start")
         found[part] = _finished(opened, done, group, request, encoder, target)
         found[part] = scan.completed(found[part])
         encoder = found[part].encoder
@@ -201,6 +206,7 @@ def _compare(group: Group, opened: RowSource, request: TableRequest, parts: Sequ
                 "keep_negatives",
                 "silo",
                 "test_site",
+                "least_samples",
                 "skew",
                 "own",
                 "seed",
@@ -221,6 +227,9 @@ def _labels(opened: RowSource, group: Group, request: TableRequest) -> tuple[Ten
 
     labels, codes = together(group, read, "start")
     positive, counts = request.positive, labels.values.as_counts()
+    if request.least_samples and request.own:  # else all workers read the same rows here
+        least = request.least_samples
+        together(group, lambda: check_labels(counts, least, "the worker's file"), "start")
     summaries = of_all(Summary(len(codes), Moments(0), [], counts), group)
     target = _target(opened, summaries, positive, request.encoder)
     flags = together(group, lambda: _positive(opened, target, labels, positive), "start")
@@ -256,8 +265,13 @@ def _finished(
     encoder: Encoder | None,
     target: Target | None,
 ) -> Part:
-    positive = request.positive
-    summaries = of_all(done.summary, group)
+    positive, least = request.positive, request.least_samples or 0
+    summary = done.summary
+    if encoder is not None:  # nothing is learnt from these rows
+        summary = Summary(summary.rows, Moments(0), targets=summary.targets)
+    elif least:
+        summary = told(summary, least)
+    summaries = of_all(summary, group)
     empty = [rank for rank, summary in enumerate(summaries) if not summary.rows]
     # a small site may have no rows for validation or for the test
     if empty and (encoder is None or request.silo is None):
@@ -267,8 +281,11 @@ def _finished(
         )
     target = target or _target(opened, summaries, positive, encoder)
     records: tuple[ColumnRecord, ...] = ()
+    notes: tuple[str, ...] = ()
     if encoder is None:
         encoder, records = _fitted(opened, done, summaries, target, positive)
+        hidden = max(each.hidden for each in summaries)
+        notes = (hidden_note(hidden, least),) if hidden else ()
     coder = encoder
 
     def own_part() -> tuple[Rows | Tensor, Tensor | None]:
@@ -286,7 +303,7 @@ def _finished(
     examined = None
     if done.examiner is not None and y is not None:
         examined = done.examiner.examined(y.numpy())
-    return Part(x, y, done.rows, known, coder, done.fingerprint, examined, records)
+    return Part(x, y, done.rows, known, coder, done.fingerprint, examined, records, notes=notes)
 
 
 def _fitted(

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from codauc._internal.checks import listed
 from codauc.data.binary_labels import thin_negatives
 from codauc.data.dataset import Part
 from codauc.data.fingerprint import of_worker, total
@@ -64,6 +65,14 @@ class WorkerRows:
         if request.own:
             done.fingerprint = of_worker(group.rank, done.fingerprint % 2**64)
         return done
+
+    def whose(self, part: str) -> str:
+        """Which rows the part has here, for a message."""
+        name = {"train": "training", "validation": "validation"}.get(part, part)
+        if self.sites is None:
+            return f"the {name} rows of worker {self.group.rank}"
+        here = torch.unique(self.sites.which[self.rows[part]]).tolist()
+        return f"the {name} rows of {listed((self.sites.names[site] for site in here), most=5)}"
 
     def completed(self, part: Part) -> Part:
         """A part with what its rows have beside inputs and labels: groups, weights and sites."""
@@ -133,7 +142,8 @@ class WorkerRows:
             self.by = split_values(self.opened, request.split)
             by = None if self.by is None else self.by[kept.numpy()]
             sites = None if which is None or by is not None else which[kept].numpy()
-            found = request.split.parts(labels[kept], by, sites)
+            least = request.least_samples or 0
+            found = request.split.parts(labels[kept], by, sites, least)
             parts = {name: kept[places] for name, places in found.items()}
         return parts if request.test_site is None else parts | {"test": test}
 
