@@ -250,7 +250,7 @@ def make_engine(
     coda = CoDA(
         opt,
         group,
-        dual=ways.dual,
+        dual="mean" if ways.dual == "auto" and settings.recipe.name == "paper" else ways.dual,
         compress=ways.compress,
         delay=ways.delay,
         outer=outer,

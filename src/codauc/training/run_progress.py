@@ -117,6 +117,8 @@ class RunProgress:
         self.batches = make_batches(settings, train, group, notes)
         ratio = self.batches.sampled_ratio or train.pos_ratio
         self.coda = make_engine(settings, train, group, ratio, model)
+        if self.coda.dual == "pooled" != settings.communication.dual:
+            notes.append("Labels differ between workers: alpha is estimated from the pooled means.")
         self.opt, self.model, self.loss = self.coda.opt, self.coda.opt.model, self.coda.opt.loss
         self.position, self.rounds = RunPosition(), RoundCount()
         self.heard = 0  # rounds that carried requests, up to the last one that was noticed
