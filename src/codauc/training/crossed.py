@@ -31,8 +31,8 @@ _OF_ROWS = ("x", "y", "rows", "groups", "weights", "sites")  # what a part has f
 def can_cross(opened: DataSet, settings: RunSettings, model: ModelSettings) -> bool:
     """Whether the validation set can be given up for folds of all rows.
 
-    It cannot be where it has a meaning of its own (the newest rows) or where rows are not held in
-    memory.
+    It cannot be where it has a meaning of its own (the newest rows), where rows are not held in
+    memory, or where no row alone may be told of: workers deal the positives out together.
     """
     held = opened.validation
     return (
@@ -42,6 +42,7 @@ def can_cross(opened: DataSet, settings: RunSettings, model: ModelSettings) -> b
         and held.y is not None
         and settings.data.watch == "validation"
         and settings.data.time is None
+        and settings.data.least_samples is None
         and isinstance(opened.train.x, Tensor)
         and isinstance(held.x, Tensor)
     )

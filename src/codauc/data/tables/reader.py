@@ -301,7 +301,7 @@ def _finished(
     counts = [ShardCount(*pair) for pair in zip(samples, positives, strict=True)]
     known = counts if -1 not in positives else []
     examined = None
-    if done.examiner is not None and y is not None:
+    if done.examiner is not None and y is not None and len(y):
         examined = done.examiner.examined(y.numpy())
     return Part(x, y, done.rows, known, coder, done.fingerprint, examined, records, notes=notes)
 
