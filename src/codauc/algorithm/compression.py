@@ -136,14 +136,15 @@ class Compressed:
 
     def _write(self, message: Tensor, means: Means) -> None:
         weights, averaged, moments, variates, exact, summed = self._parts(message)
-        for feedback, values in zip(self.feedbacks, (weights, variates), strict=False):
-            feedback.write(values, self.sent, self.scratch)
+        for feedback, values, mean in zip(self.feedbacks, (weights, variates), means, strict=False):
+            feedback.write(values, self.sent, self.scratch, nothing=math.isinf(mean.divisor))
         divided = (averaged / means.state.divisor, exact / means.variates.divisor)
         rest = torch.cat([*divided, summed])
         self.remainder.view(-1)[: len(rest)].copy_(rest)
         self.sent.exact.copy_(self.remainder)
-        self.moments.view(-1)[: len(moments)].copy_(moments)
-        self.moments.view(-1)[len(moments) :].zero_()  # where the last answer was decoded
+        self.moments.zero_()  # where the last answer was decoded
+        if math.isfinite(means.state.divisor):
+            self.moments.view(-1)[: len(moments)].copy_(moments)
         self.sent.encode(1, self.moments, self.scratch)
 
     def _add_up(self, means: Means) -> None:
@@ -233,10 +234,10 @@ class _Feedback:
         for tensor in (self.reference, self.error, self.owner_error):
             tensor.zero_()
 
-    def write(self, values: Tensor, rows: _Rows, scratch: Tensor) -> None:
-        """Encode the change and what was lost before."""
+    def write(self, values: Tensor, rows: _Rows, scratch: Tensor, *, nothing: bool) -> None:
+        """Encode the change and what was lost before; zeros where it takes no part in the mean."""
         torch.sub(values, self.reference, out=self.change.view(-1)[: self.count])
-        self.change.add_(self.error)
+        self.change.zero_() if nothing else self.change.add_(self.error)
         rows.encode(self.part, self.change, scratch)
 
 
