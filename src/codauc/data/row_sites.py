@@ -132,7 +132,8 @@ def site_parts(
     for site in np.setdiff1d(sites, sites[home == 0]):
         rows = np.flatnonzero(sites == site)
         home[rows[home[rows].argmin()]] = 0
-    _check(labels, home, shares)
+    kept = "a row" if least < 2 else f"a class of which fewer than {least} would be held out"
+    _check(labels, home, shares, kept)
     return home
 
 
@@ -141,12 +142,12 @@ def _every(count: int, taken: int, offset: float) -> Integers:
     return ((np.arange(taken) + offset) * count / max(1, taken)).astype(np.int64)
 
 
-def _check(labels: NDArray[np.bool_], home: Integers, shares: Sequence[float]) -> None:
+def _check(labels: NDArray[np.bool_], home: Integers, shares: Sequence[float], kept: str) -> None:
     names = ("training", "validation", "testing")
     for part, positive in ((p, c) for p in range(3) for c in (False, True)):
         if (shares[part] or not part) and not (labels[home == part] == positive).any():
             raise ValueError(
-                f"there are no {_CLASSES[positive]} for {names[part]}, as each site keeps a row "
-                "for training: expected both classes in each part; use more data, or join small "
-                "sites under one name."
+                f"there are no {_CLASSES[positive]} for {names[part]}, as each site keeps {kept} "
+                "for training: expected both classes in each part; use more data, hold out more, "
+                "or join small sites under one name."
             )

@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 
+from codauc._internal.checks import listed
 from codauc._internal.formats import share
 from codauc.algorithm.sites import chosen_dual, labels_differ
 from codauc.data.in_memory import InMemory
@@ -70,6 +71,9 @@ def site_lines(sites: Sequence[SiteResult], settings: RunSettings) -> list[str]:
     data, ways = settings.data, settings.communication
     where = f" in {data.silo!r}" if data.silo else ", one for each worker's file"
     lines = [f"Sites: {len(sites)}{where}: {_sizes(sites)}."]
+    alone = [site.name for site in sites if site.share in (0.0, 1.0) and site.samples]
+    if alone:
+        lines.append(f"Of one class: {listed(alone, most=5)}. They take part, but have no AUC.")
     if data.test_site is not None:
         lines.append(f"Test set: all rows of {data.test_site!r}; none of them is trained on.")
     if data.silo is not None:
