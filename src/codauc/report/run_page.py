@@ -17,6 +17,7 @@ from codauc.report.run_material import Material, texts
 from codauc.report.site_cards import (
     left_out_card,
     left_out_table_card,
+    site_sizes_card,
     sites_card,
     sites_table_card,
 )
@@ -45,7 +46,7 @@ def page(run: RunFolder) -> str:
         warnings=list(warnings(found)),
         test_cards=[*score_cards(found), importance_card(found), mistakes_card(found)],
         wide_cards=[threshold_card(found), baselines_card(found)],
-        site_cards=[sites_card(found), left_out_card(found)],
+        site_cards=[site_sizes_card(found), sites_card(found), left_out_card(found)],
         site_tables=[sites_table_card(found), left_out_table_card(found)],
         columns_card=columns_card(found),
         not_measured=str(found.importance.get("reason") or ""),

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from codauc._internal.formats import auc_text, count, interval_text, number, share
-from codauc.report.charts import interval_chart
+from codauc.report.charts import interval_chart, row_chart
 from codauc.report.rendering import Card, CardTable
 from codauc.report.run_material import Material, dicts
 
@@ -71,6 +71,20 @@ def sites_card(run: Material) -> Card:
         "negative of another, so it may be higher or lower than the AUC of every site."
     )
     return Card(title, caption, picture)
+
+
+def site_sizes_card(run: Material) -> Card:
+    """How many rows each site has, and how many of them are positive."""
+    rows = []
+    for site in dicts(run.summary.get("sites"))[:MOST_SITES]:
+        samples, positives = (number(site.get(name)) for name in ("samples", "positives"))
+        if samples:
+            rate = "" if positives is None else f", {share(positives / samples)}"
+            rows.append((str(site.get("name")), samples, f"{count(samples)}{rate}"))
+    caption = (
+        "All rows of each site, for training, validation and test, and the share of positives."
+    )
+    return Card("Rows of each site", caption, row_chart("Rows of each site", rows))
 
 
 def sites_table_card(run: Material) -> Card:
@@ -140,7 +154,7 @@ def left_out_card(run: Material) -> Card:
     for site in dicts(run.left_out.get("sites"))[:MOST_SITES]:
         cost, low, high = (number(site.get(name)) for name in _COST)
         if cost is not None and low is not None and high is not None and low <= cost <= high:
-            rows.append((str(site.get("site")), cost, low, high, f"{cost:+.4f}"))
+            rows.append((str(site.get("site")), cost, low, high, f"{cost:+.3f}"))
     caption = (
         "The AUC on a site's test rows when it took part in the training, less that of a model "
         "trained without it, with DeLong's paired 95% interval. Where the line reaches 0 (the "
