@@ -81,9 +81,7 @@ def site_sizes_card(run: Material) -> Card:
         if samples:
             rate = "" if positives is None else f", {share(positives / samples)}"
             rows.append((str(site.get("name")), samples, f"{count(samples)}{rate}"))
-    caption = (
-        "All rows of each site, for training, validation and test, and the share of positives."
-    )
+    caption = "The rows of each site, for training, validation and test, and the positive share."
     return Card("Rows of each site", caption, row_chart("Rows of each site", rows))
 
 
