@@ -187,6 +187,23 @@ def test_workers_with_files_of_their_own_are_sites(source, tmp_path):
     ]
 
 
+def test_rows_of_a_test_file_are_of_their_site_or_it_is_said(source, tmp_path):
+    text = source.read_text(encoding="utf-8").splitlines()
+    (tmp_path / "t.csv").write_text("\n".join([text[0], *text[60:120]]), encoding="utf-8")
+    (tmp_path / "u.csv").write_text(
+        "\n".join(re.sub(r",(\".*\"|[^,]*),([^,]*)$", r",\2", line) for line in
+                  [text[0], *text[60:90]]), encoding="utf-8",
+    )  # fmt: skip
+    how = {"target": "sick", "silo": "the site", "workers": 2, "simulate": True, "steps": 4}
+    how |= {"evaluations": 1}
+    found = codauc.train(source, tmp_path / "r", test=str(tmp_path / "t.csv"), **how)["sites"]
+    tested = {site["name"]: site["test_samples"] for site in found}
+    assert tested == {"Bad Tölz": 31, "東京, north": 29, 'the "third"': 0, "all sick": 0, "one": 0}
+    summary = codauc.train(source, tmp_path / "s", test=str(tmp_path / "u.csv"), **how)
+    assert {site["test_samples"] for site in summary["sites"]} == {0}
+    assert any("has no column 'the site'" in note for note in summary["notes"])
+
+
 def test_without_sites_there_is_no_section(source, tmp_path):
     summary = codauc.train(source, tmp_path / "r", target="sick", steps=4, evaluations=1)
     assert "sites" not in summary

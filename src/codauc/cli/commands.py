@@ -305,10 +305,11 @@ def baselines(options: Options) -> int:
     from codauc.report.comparison import comparison_page
     from codauc.reproduce.baselines import SEEDS_HEADER, Baselines, seed_rows
     from codauc.training.directory_claim import new_directory
+    from codauc.training.site_choice import with_workers
 
     if options["run"] is not None:
         return _beside(options)
-    settings, seeds = settings_of(options), options["seeds"]
+    settings, seeds = with_workers(settings_of(options)), options["seeds"]
     if seeds < 1:
         raise ValueError(f"--seeds {seeds}: expected at least 1.")
     name = Path(settings.data.source).name.split(".")[0]

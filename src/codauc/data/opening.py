@@ -38,7 +38,7 @@ from codauc.data.shards import ShardCount, even_shards, skewed_shards
 from codauc.data.splits import PARTS, Split
 from codauc.data.tables import Encoder
 from codauc.data.tables.column_roles import Progress, TableRequest
-from codauc.data.tables.reader import count_sites, read_parts
+from codauc.data.tables.reader import count_sites, has_column, read_parts
 from codauc.data.tables.table_sources import TABLES
 from codauc.workers.agreement import compare, together
 from codauc.workers.group import Group
@@ -205,7 +205,9 @@ def _open_table(
     parts = {name: replace(part, examined=None) for name, part in parts.items()}
     if settings.test is not None:
         own = None if memory is None else memory.test
-        parts["test"] = _own_test(settings, request, parts["train"].encoder, group, own)
+        parts["test"] = _own_test(settings, request, parts["train"], group, own)
+        if parts["train"].sites is not None and parts["test"].sites is None:
+            hints = (*hints, _no_sites(settings))
     opened = DataSet.of_table(
         parts["train"], parts.get("validation"), parts.get("test"), settings.watch
     )
@@ -247,11 +249,14 @@ def _hints(parts: dict[str, Part]) -> tuple[str, ...]:
 def _own_test(
     settings: DataSettings,
     request: TableRequest,
-    encoder: Encoder | None,
+    train: Part,
     group: Group,
     memory: InMemory | None,
 ) -> Part:
-    """The test set that is a file of its own, or in memory."""
+    """The test set that is a file of its own, or in memory.
+
+    Where it has the column of sites, a site's rows are with the worker that trains on the others.
+    """
     source = str(settings.test)
     if memory is None and source == IN_MEMORY:
         raise cannot_be_found_again()
@@ -260,9 +265,12 @@ def _own_test(
         # an array's labels are a file or an array of its own
         target=settings.target if source.endswith(".npy") else getattr(memory, "labels", None),
         positive=request.positive,
-        encoder=encoder,
+        encoder=train.encoder,
         own=own,
+        silo=request.silo,
+        trained=train.sites,
         seed=request.seed,
+        least_samples=request.least_samples,
         weight=request.weight,
         nan=request.nan,
         **{name: getattr(request, name) for name in _WRITTEN},
@@ -270,6 +278,8 @@ def _own_test(
     )
     source = source.replace("{rank}", str(group.rank)) if own else source
     found = source if memory is None else memory.source
+    if not together(group, lambda: has_column(found, request, request.silo), "start"):
+        request = replace(request, silo=None, trained=None)
     part = read_parts(found, request, ["train"], group)["train"]
     for note in part.notes if group.rank == 0 else ():
         warn(f"{settings.test}: {note}")
@@ -278,6 +288,13 @@ def _own_test(
             f"{settings.test} has no column {settings.target!r}: expected labels, to test."
         )
     return part
+
+
+def _no_sites(settings: DataSettings) -> str:
+    return (
+        f"{settings.test} has no column {settings.silo!r}: its rows are of no site, so no site has "
+        "a test AUC of its own."
+    )
 
 
 def _open_images(settings: DataSettings, group: Group, seed: int) -> DataSet:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -26,19 +26,25 @@ class RowSites:
 
     `column` names them, "" where each worker's own file is one; `names` are those of all rows of
     the source, in the order of their texts, and `which` says for each row here which it is of.
+    `homes` are the workers of the sites.
     """
 
     column: str
     names: tuple[str, ...]
     which: Tensor
+    homes: tuple[int, ...] = ()
 
-    def of(self, rows: Tensor) -> RowSites:
-        """Those of the rows of these numbers."""
-        return RowSites(self.column, self.names, self.which[rows])
+    def of(self, rows: Tensor, homes: Sequence[int]) -> RowSites:
+        """Those of the rows of these numbers, with the workers of the sites."""
+        return replace(self, which=self.which[rows], homes=tuple(homes))
 
     def joined(self, other: RowSites) -> RowSites:
         """Those of the rows of two parts, one behind the other."""
-        return RowSites(self.column, self.names, torch.cat([self.which, other.which]))
+        return replace(self, which=torch.cat([self.which, other.which]))
+
+    def home_of(self, name: str) -> int:
+        """The worker of a site, of this source or of another one; 0 of one that is not here."""
+        return self.homes[self.names.index(name)] if name in self.names else 0
 
     def number(self, name: str) -> int:
         """The number of the site of this name; an error that names the nearest one otherwise."""

@@ -233,6 +233,11 @@ class WorkerRun:
                 f"{workers} workers in place of {found.size}, each with data of its own: expected "
                 "the same workers, as their data cannot be shared out anew."
             )
+        if given.data.counted_scores and found.size != workers:
+            raise ValueError(
+                f"{workers} workers in place of {found.size}, whose scores stay with them: "
+                "expected the same workers, as another one has no scores of earlier models."
+            )
         return resolve_settings(replace(resolved, device=given.device), self.opened, workers)
 
     def _callbacks(self, found: Found | None) -> list[Callback]:

@@ -88,21 +88,27 @@ def _own(opened: DataSet) -> list[tuple[str, _SiteRows]]:
     assert train.sites is not None
     parts = [train, opened.validation, test]
     there = [part for part in parts if part is not None and part.sites is not None]
-    which = np.concatenate([_which(part) for part in there])
-    labels = np.concatenate([_labels(part) for part in there])
-    tested = test is not None and test.sites is not None
+    names = sorted({name for part in there for name in _names(part)})
     found = []
-    for number in np.unique(which).tolist():
-        places = np.flatnonzero(_which(test) == number) if test and tested else np.empty(0, np.intp)
-        own_test = _labels(test)[places] if test and tested else np.empty(0, bool)
-        rows = _SiteRows(labels[which == number], own_test, places)
-        found.append((train.sites.names[number], rows))
+    for name in names:
+        every = np.concatenate([_labels(part)[_places(part, name)] for part in there])
+        places = np.empty(0, np.intp) if test is None else _places(test, name)
+        own_test = np.empty(0, bool) if test is None else _labels(test)[places]
+        found.append((name, _SiteRows(every, own_test, places)))
     return found
 
 
-def _which(part: Part) -> NDArray[Any]:
-    assert part.sites is not None
-    return part.sites.which.numpy()
+def _names(part: Part) -> list[str]:
+    """The sites of which the part has rows here."""
+    sites = part.sites
+    return [] if sites is None else [sites.names[i] for i in np.unique(sites.which.numpy())]
+
+
+def _places(part: Part, name: str) -> NDArray[np.intp]:
+    """Where the rows of a site are in the part."""
+    if part.sites is None or name not in part.sites.names:
+        return np.empty(0, np.intp)
+    return np.flatnonzero(part.sites.which.numpy() == part.sites.names.index(name))
 
 
 def _labels(part: Part) -> NDArray[np.bool_]:

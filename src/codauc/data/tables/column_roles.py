@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from codauc._internal.checks import choice, listed, real, whole
+from codauc.data.row_sites import RowSites
 from codauc.data.splits import Split
 from codauc.data.tables.columnar_files import TableSource
 from codauc.data.tables.date_parts import PARTS
@@ -34,6 +35,7 @@ class TableRequest:
     keep_negatives: float = 1.0
     silo: str | None = None
     test_site: str | None = None
+    trained: RowSites | None = None  # the sites of training, where other rows of theirs are read
     least_samples: int | None = None  # behind whatever leaves a worker
     skew: float | None = None
     own: bool = False

@@ -30,7 +30,7 @@ from codauc.data.tables.labels import Labels, choice_note, positives_of, resolve
 from codauc.data.tables.least_samples import check_labels, hidden_note, told
 from codauc.data.tables.reading_notes import extra_columns, reading_notes
 from codauc.data.tables.scan import Pass
-from codauc.data.tables.table_sources import RowSource, open_source
+from codauc.data.tables.table_sources import FromTable, RowSource, open_source
 from codauc.data.tables.worker_rows import WorkerRows
 from codauc.workers.agreement import compare, together
 from codauc.workers.group import Group, LocalGroup
@@ -179,6 +179,14 @@ def count_sites(source: Any, request: TableRequest) -> list[SiteCount]:
     positives = np.bincount(which, labels.numpy(), minlength=len(names))
     counts = zip(names, samples.tolist(), positives.tolist(), strict=True)
     return [SiteCount(name, count, round(up)) for name, count, up in counts]
+
+
+def has_column(source: Any, request: TableRequest, name: str | None) -> bool:
+    """Whether a source has a column of this name, beside those that the request needs."""
+    if name is None:
+        return False
+    opened = open_source(source, replace(request, silo=None))
+    return isinstance(opened, FromTable) and name in opened.table.kinds
 
 
 def _compare(group: Group, opened: RowSource, request: TableRequest, parts: Sequence[str]) -> None:

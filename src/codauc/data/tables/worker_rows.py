@@ -83,10 +83,13 @@ class WorkerRows:
         if examined is not None and not self.group.rank:
             part = replace(part, examined=self.opened.with_dropped(examined, part.rows))
         weights, sums = part_weights(self.weights, part.rows, part.y, self.group)
-        sites = None if self.sites is None else self.sites.of(part.rows)
+        sites = None
+        if self.sites is not None:
+            sites = self.sites.of(part.rows, self._homes().tolist())
         if self.request.own and self.group.size > 1:
             names = tuple(f"worker {rank}" for rank in range(self.group.size))
-            sites = RowSites("", names, torch.full((len(part.rows),), self.group.rank))
+            which = torch.full((len(part.rows),), self.group.rank)
+            sites = RowSites("", names, which, tuple(range(self.group.size)))
         return replace(part, groups=groups, weights=weights, weight_sums=sums, sites=sites)
 
     def _prepare(self) -> None:
@@ -150,7 +153,9 @@ class WorkerRows:
     def _homes(self) -> Tensor:
         """The worker of each site. One that is left out is with the worker of the fewest rows."""
         assert self.sites is not None
-        sites, test_site = self.sites, self.request.test_site
+        sites, test_site, trained = self.sites, self.request.test_site, self.request.trained
+        if trained is not None:
+            return torch.tensor([trained.home_of(name) for name in sites.names])
         sizes = torch.bincount(sites.which[self._counted()], minlength=len(sites.names)).numpy()
         if test_site is None:
             return torch.from_numpy(site_homes(sizes.tolist(), self.group.size, sites.column))
