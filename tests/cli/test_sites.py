@@ -159,7 +159,10 @@ def test_many_sites_are_said_by_their_ranges():
         (("--simulate", "6"), "use at most 5 workers"),
         (("--test-site", "each", "--profile"), "--test-site each with --profile: expected one run"),
         (("--least-samples", "3"), "fewer than 3 of the training rows of 'one' have the label"),
-        (("--least-samples", "20"), "as each site keeps a class of which fewer than 20"),
+        (
+            ("--least-samples", "20"),
+            "that would be fewer than 20 rows: expected both",
+        ),
     ],
 )
 def test_what_cannot_be_is_said_in_the_words_of_the_command(

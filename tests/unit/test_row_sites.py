@@ -156,7 +156,7 @@ def test_a_row_without_a_site_is_an_error_with_its_place(tmp_path):
 
 
 def test_more_workers_than_sites_are_an_error_that_names_the_number(tmp_path):
-    with pytest.raises(ValueError, match=r"2 silos with workers=3.*use at most 2 workers"):
+    with pytest.raises(ValueError, match=r"names 2 sites for 3 workers.*use at most 2 workers"):
         parts_of(table(tmp_path, ["a", "b"] * 50), 3)
 
 

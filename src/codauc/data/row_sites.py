@@ -82,9 +82,13 @@ def site_homes(sizes: Sequence[int], workers: int, column: str = "") -> Integers
     """
     count = len(sizes)
     if count < workers:
-        where = f"column {column!r} names " if column else ""
+        if column:
+            raise ValueError(
+                f"the column {column!r} names {count} sites for {workers} workers: expected at "
+                f"least one site for each worker; use at most {count} workers."
+            )
         raise ValueError(
-            f"{where}{count} silos with workers={workers}: expected at least one silo per worker; "
+            f"{count} silos with workers={workers}: expected at least one silo per worker; "
             f"use at most {count} workers."
         )
     home = np.arange(count)
@@ -138,8 +142,10 @@ def site_parts(
     for site in np.setdiff1d(sites, sites[home == 0]):
         rows = np.flatnonzero(sites == site)
         home[rows[home[rows].argmin()]] = 0
-    kept = "a row" if least < 2 else f"a class of which fewer than {least} would be held out"
-    _check(labels, home, shares, kept)
+    why = "each site keeps a row for training"
+    if least > 1:
+        why = f"a site holds out no class of which that would be fewer than {least} rows"
+    _check(labels, home, shares, why)
     return home
 
 
@@ -148,12 +154,12 @@ def _every(count: int, taken: int, offset: float) -> Integers:
     return ((np.arange(taken) + offset) * count / max(1, taken)).astype(np.int64)
 
 
-def _check(labels: NDArray[np.bool_], home: Integers, shares: Sequence[float], kept: str) -> None:
+def _check(labels: NDArray[np.bool_], home: Integers, shares: Sequence[float], why: str) -> None:
     names = ("training", "validation", "testing")
     for part, positive in ((p, c) for p in range(3) for c in (False, True)):
         if (shares[part] or not part) and not (labels[home == part] == positive).any():
             raise ValueError(
-                f"there are no {_CLASSES[positive]} for {names[part]}, as each site keeps {kept} "
-                "for training: expected both classes in each part; use more data, hold out more, "
-                "or join small sites under one name."
+                f"there are no {_CLASSES[positive]} for {names[part]}, as {why}: expected both "
+                "classes in each part; use more data, hold out more, or join small sites under one "
+                "name."
             )

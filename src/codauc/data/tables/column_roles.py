@@ -61,7 +61,7 @@ class TableRequest:
                 f"keep_negatives={self.keep_negatives!r}: expected at most 1, which keeps all."
             )
         ways = {"silo": self.silo, "skew": self.skew, "own": self.own or None}
-        given = [name for name, value in ways.items() if value is not None]
+        given = [f"{name}={value!r}" for name, value in ways.items() if value is not None]
         if len(given) > 1:
             raise ValueError(
                 f"{' and '.join(given)}: expected at most one way to share out the rows."
