@@ -181,7 +181,7 @@ def image_runs(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
         for name in options.data:
             if options.what == "images":
                 for optimizer, shards, method in RUNS:
-                    if optimizer in options.optimizers:
+                    if optimizer in options.optimizers and method in options.methods:
                         yield {"data": name, "optimizer": optimizer, "shards": shards,
                                "method": method, "seed": seed}  # fmt: skip
             else:
@@ -246,6 +246,7 @@ def main() -> None:
     add("--seeds", type=int, nargs="+", default=[1, 2, 3])
     add("--data", nargs="+", default=["cifar", "fashion"], choices=["cifar", "fashion"])
     add("--optimizers", nargs="+", default=["sgd", "adam"], choices=["sgd", "adam"])
+    add("--methods", nargs="+", default=list(METHODS), choices=list(METHODS))
     add("--tables", nargs="+", default=list(TABLES))
     add("--steps", type=int, help="of tables: fewer than the recipe's, for a quick look")
     add("--ways", nargs="+", default=list(TABLE_WAYS), choices=list(TABLE_WAYS))
