@@ -60,7 +60,7 @@ AWAY: dict[str, codauc.Present | None] = {
     "30% away": codauc.Present(0.7),
     "worker 1 gone after 5 rounds": codauc.Present(gone=((1, 5),)),
 }
-TABLES = ("default", "late loans", "lending club", "searched vehicles", "often in hospital")
+TABLES = ("spam", "digits", "page-blocks0", "segment0", "late loans")
 TABLE_WAYS: dict[str, dict[str, Any]] = {
     "even": {},
     "skewed": {"skew": SPREAD},
@@ -167,10 +167,11 @@ def table_result(folder: Path, run: dict[str, Any]) -> dict[str, Any]:
             simulate=True,
             nan="missing",
             seed=run["seed"],
+            steps=run["steps"],
             **TABLE_WAYS[run["way"]],
         )
     sizes = [count["samples"] for count in found["workers"]]
-    told = {name: found[name] for name in ("steps", "best_step", "rounds", "bytes_per_worker")}
+    told = {name: found[name] for name in ("best_step", "rounds", "bytes_per_worker")}
     return {**run, "auc": found["test_auc"], "samples": sizes, **told}
 
 
@@ -180,7 +181,7 @@ def image_runs(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
         for name in options.data:
             if options.what == "images":
                 for optimizer, shards, method in RUNS:
-                    if optimizer in options.optimizers:
+                    if optimizer in options.optimizers and method in options.methods:
                         yield {"data": name, "optimizer": optimizer, "shards": shards,
                                "method": method, "seed": seed}  # fmt: skip
             else:
@@ -194,7 +195,7 @@ def table_runs(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     for seed in options.seeds:
         for task in options.tables:
             for way in options.ways:
-                yield {"task": task, "way": way, "seed": seed}
+                yield {"task": task, "way": way, "seed": seed, "steps": options.steps}
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
@@ -245,7 +246,9 @@ def main() -> None:
     add("--seeds", type=int, nargs="+", default=[1, 2, 3])
     add("--data", nargs="+", default=["cifar", "fashion"], choices=["cifar", "fashion"])
     add("--optimizers", nargs="+", default=["sgd", "adam"], choices=["sgd", "adam"])
+    add("--methods", nargs="+", default=list(METHODS), choices=list(METHODS))
     add("--tables", nargs="+", default=list(TABLES))
+    add("--steps", type=int, help="of tables: fewer than the recipe's, for a quick look")
     add("--ways", nargs="+", default=list(TABLE_WAYS), choices=list(TABLE_WAYS))
     options = parser.parse_args()
     torch.set_num_threads(1)

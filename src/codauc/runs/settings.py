@@ -229,6 +229,7 @@ class CommunicationSettings:
         if self.outer is not None:
             outer_step(self.outer)
         ways = {"outer": self.outer, "correct": self.correct, "present": self.present}
+        ways["worker_weight"] = None if self.worker_weight == "equal" else self.worker_weight
         for name, value in ways.items():
             if value is not None and self.averages == "gradients":
                 raise ValueError(
