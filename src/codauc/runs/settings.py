@@ -180,9 +180,8 @@ class CommunicationSettings:
     """
 
     workers: int | None = setting(
-        None, "workers, as processes of this machine; torchrun starts its own (1; with --silo one "
-        "for each site, simulated)",
-        metavar="K", common=True, least=1, remedy="it is the number K of workers")
+        None, "workers, as processes; torchrun starts its own (1; with --silo one for each site, "
+        "simulated)", metavar="K", common=True, least=1, remedy="it is the number K of workers")
     simulate: bool = setting(
         False, "workers simulated in this process, one after the other", metavar="K", common=True)
     sync_every: int | str | None = setting(
