@@ -284,6 +284,8 @@ def _reproduce(command: Parser) -> None:
         if each.name in ("start", "pretrained"):
             add_setting(command, each, each.name)
     command.set_defaults(start="zero", pretrained=None)
+    add("--pretrain", "images of another data set, whose classes the network learns first", "PATH")
+    add("--model", "another network than the scale's, such as resnet8, which has BatchNorm", "NAME")
     add("--processes", "one process per worker, not one per run")
     number = {"type": float}
     add("--latency", "milliseconds of the modelled link (%(default)s)", "MS", default=0.1, **number)
