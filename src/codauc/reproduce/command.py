@@ -46,7 +46,8 @@ def reproduce(options: dict[str, Any], say: Say) -> int:
             "weights, with which the paper begins; or --pretrained none to begin with random ones."
         )
     try:
-        made.claim() if made.study.pretraining else None
+        if made.study.pretraining:
+            made.claim()  # before weights are written there
         prepare(made.study, options["out"], options["pretrain"], quiet=quiet)
         if options["dry_run"]:
             return _try(made, options, say)

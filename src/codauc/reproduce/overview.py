@@ -17,6 +17,7 @@ from codauc.reproduce.study_reading import studies_in
 from codauc.reproduce.study_results import MARGIN
 
 OVERVIEW = "overview"  # its name in the command
+_COLUMNS = 6  # studies side by side that a page is wide enough for
 README, WHY = "README.md", "why.md"
 PAPER = {  # what a finding's claim begins with, and the paper's words for it
     "More workers need fewer iterations": (
@@ -119,7 +120,11 @@ def _minute(found: Sequence[StudyPage]) -> CardTable:
         for begin, words in PAPER.items()
     ]
     return CardTable(
-        ["claim", "the paper", "here", "not"], rows, words=True, whole=True, stack=True
+        ["claim", "the paper", "here", "where it does not"],
+        rows,
+        words=True,
+        whole=True,
+        stack=True,
     )
 
 
@@ -130,7 +135,8 @@ def _verdict(begin: str, found: Sequence[StudyPage]) -> tuple[str, str]:
     if not known:
         return "not measured", ""
     surely = sum(bool(f.holds) and f.sure and not page.one_seed for page, f in known)
-    where = f"holds in {len(known) - len(bad)} of {len(known)} comparisons, {surely} of them surely"
+    good = len(known) - len(bad)
+    where = f"holds in {good} of {len(known)} comparisons, {surely} of them surely"
     return where, "; ".join(f"{page.label}: {_short(f)}" for page, f in bad)
 
 
@@ -155,7 +161,7 @@ def _matrix(found: Sequence[StudyPage]) -> CardTable:
         for claim in claims
     ]
     header = ["finding", "expected", *(page.label for page in found)]
-    return CardTable(header, rows, words=True, whole=True, stack=True)
+    return CardTable(header, rows, words=True, whole=len(found) <= _COLUMNS, stack=True)
 
 
 def _by_claim(page: StudyPage) -> dict[str, Finding]:
