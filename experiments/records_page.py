@@ -1,1 +1,2 @@
-def write_page(found): pass
+def write_page(found):
+    pass
