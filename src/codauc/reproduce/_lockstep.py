@@ -140,7 +140,7 @@ class Lockstep:
 
     def _parts(self, row: Tensor) -> list[tuple[Tensor, Tensor]]:
         """The matrix and the shift of each layer, as views of a row."""
-        parts = torch.split(row, [shape.numel() for shape in self.shapes])
+        parts = row.split([shape.numel() for shape in self.shapes])  # type: ignore[no-untyped-call]
         views = [part.view(shape) for part, shape in zip(parts, self.shapes, strict=True)]
         return list(zip(views[::2], views[1::2], strict=True))
 
@@ -189,7 +189,7 @@ class Lockstep:
     def scores(self, weights: Tensor, x: Tensor, at_once: int = 500) -> Tensor:
         """Logits of patches with these weights."""
         layers = self._parts(weights)
-        parts = x.split(at_once)
+        parts = torch.split(x, at_once)
         return torch.cat([_logits(layers, _forward(layers, part), len(part)) for part in parts])
 
 
