@@ -24,7 +24,18 @@ from typing import Any
 import torch
 from hosts import Hosts, HostsError
 from network_report import as_table, plot, summarise
-from network_training import METHODS, load, over_network, settings
+from network_training import (
+    METHODS,
+    POINTS,
+    Numbers,
+    build,
+    curve,
+    load,
+    over_network,
+    settings,
+    simulate,
+    tuned,
+)
 
 import codauc
 
@@ -45,6 +56,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--methods", nargs="+", choices=METHODS, default=DEFAULT, metavar="METHOD")
     add("--seed", type=int, default=0)
     add("--force", action="store_true", help="run again what is there")
+    add("--simulate", action="store_true", help="only steps to the target, without a network")
     add("--tune", action="store_true", help="choose the numbers of each method, and stop")
     add("--worker", choices=METHODS, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
@@ -64,6 +76,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             from network_tuning import tune
 
             tune(options.data, options.model, options.methods, options.hosts, options.out)
+        elif options.simulate:
+            simulated(options)
         else:
             experiment(options)
     except (HostsError, ValueError) as error:
@@ -88,6 +102,22 @@ def experiment(options: argparse.Namespace) -> None:
         print(f"{name}: done in {time.perf_counter() - start:.0f} s, all included", flush=True)
         tell(options)
     if not todo:
+        tell(options)
+
+
+def simulated(options: argparse.Namespace) -> None:
+    """The same training in this process, for steps and bytes; histories are kept in a folder."""
+    options.out = options.out / f"simulated-seed{options.seed}"
+    options.out.mkdir(parents=True, exist_ok=True)
+    data = load(options.data, options.seed)
+    for name in options.methods:
+        if options.force or not complete(options, name):
+            numbers, method = Numbers(**tuned(options.model, name)), METHODS[name]
+            points = POINTS[options.model]
+            watch = simulate(
+                data, options.model, method, numbers, options.hosts, options.seed, points
+            )
+            write(options, name, curve(watch, build(options.model, options.seed), data))
         tell(options)
 
 
@@ -131,8 +161,12 @@ def work(options: argparse.Namespace) -> None:
             print(f"{name}: step {point.step}, {point.seconds:.0f} s, {sent}", flush=True)
 
     history = over_network(options.data, options.model, name, options.seed, progress)
-    if history is None:
-        return
+    if history is not None:
+        write(options, name, history)
+
+
+def write(options: argparse.Namespace, name: str, history: list[dict[str, Any]]) -> None:
+    """Keep a history, with its settings before it."""
     path = history_path(options, name)
     lines = [header(options, name), *history]
     draft = path.with_suffix(".tmp")

@@ -43,12 +43,25 @@ class Method:
     coda: dict[str, Any] = field(default_factory=dict)
 
 
+_MILD, _STRONG = codauc.Nesterov(1.0, 0.5), codauc.Nesterov(0.7, 0.9)
 METHODS = {
     "ddp": Method("data parallel (DDP)"),
     "np-ppd-sg": Method("NP-PPD-SG, I=1", sync_every=1),
     "coda": Method("CoDA, I=64", sync_every=64),
     "coda-bf16": Method("CoDA, bf16", 64, "coda", {"compress": "bf16"}),
     "coda-int8": Method("CoDA, int8", 64, "coda", {"compress": "int8"}),
+    "coda-int4": Method("CoDA, int4", 64, "coda", {"compress": "int4"}),
+    "coda-int2": Method("CoDA, int2", 64, "coda", {"compress": "int2"}),
+    "coda-int2-mild": Method(
+        "CoDA, int2, outer step (1, 0.5)", 64, "coda", {"compress": "int2", "outer": _MILD}
+    ),
+    "coda-int2-strong": Method(
+        "CoDA, int2, outer step (0.7, 0.9)", 64, "coda", {"compress": "int2", "outer": _STRONG}
+    ),
+    "coda-int2-128": Method("CoDA, I=128, int2", 128, "coda", {"compress": "int2"}),
+    "coda-int2-128-mild": Method(
+        "CoDA, I=128, int2, outer step (1, 0.5)", 128, "coda", {"compress": "int2", "outer": _MILD}
+    ),
     "coda-overlap": Method("CoDA, overlap", 64, "coda", {"delay": 56}),
     "coda-int8-overlap": Method(
         "CoDA, int8 and overlap", 64, "coda", {"compress": "int8", "delay": 16}

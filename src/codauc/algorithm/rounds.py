@@ -19,7 +19,11 @@ from codauc.algorithm.ppdsg import PPDSG
 from codauc.algorithm.round_message import NotFiniteError as NotFiniteError
 from codauc.algorithm.round_message import RoundMessage
 from codauc.algorithm.round_periods import Measured
-from codauc.algorithm.same_start import broadcast_outside_rounds, settings_to_compare
+from codauc.algorithm.same_start import (
+    broadcast_outside_rounds,
+    settings_to_compare,
+    take_first,
+)
 from codauc.algorithm.trained_state import view_like
 from codauc.workers.agreement import compare
 from codauc.workers.group import Flight, Group, LocalGroup, Pending
@@ -136,7 +140,7 @@ class Averager:
             return
         state = self.message.state
         self.opt.trained.pack(state)
-        self.group.broadcast_(state, "start")
+        take_first(self.group, state)
         self.opt.trained.unpack(state)
         self.encoding.reset(self.message.vector)
         broadcast_outside_rounds(self.opt, self.group)
