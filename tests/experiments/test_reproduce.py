@@ -166,7 +166,7 @@ def test_weights_are_pretrained_once_on_other_images_and_those_decoded_once(
     code, _, told = reproduce(capsys, *arguments)
     assert code == 0
     assert "are decoded once, at 32 pixels" in told
-    assert "A run with K=16, 256 steps of each worker, simulated one after the other" in told
+    assert "A run with K=16, 256 steps of each worker, simulated in one process, one after" in told
     assert "All that is left: about" in told
     study = begun[0].study
     assert study.folder == "cifar10-71-tiny-resnet8-finetuned-eta0.1"

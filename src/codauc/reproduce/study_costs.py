@@ -5,16 +5,19 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
+from itertools import repeat
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 from codauc._internal.formats import count, duration
 from codauc.algorithm.loss import MinMaxAUCLoss
 from codauc.algorithm.ppdsg import PPDSG
 from codauc.data.decoded_images import is_decoded, read_decoded
-from codauc.models import build
+from codauc.models import PatchNet, build
+from codauc.reproduce._lockstep import Lockstep, patches
 from codauc.reproduce.jobs import RunJob
 from codauc.reproduce.study import DATA, KEEP, Study
 from codauc.runs.settings import Recipe
@@ -23,14 +26,20 @@ from codauc.training.recipe import PAPER
 _PATIENCE = 2.0  # seconds to measure for
 _STEPS = 20
 _IMAGES = 500  # scored at once in an evaluation
+_WORKERS = 4  # in lockstep, to measure them
 
 
 class StepCosts(NamedTuple):
-    """Seconds of a step of one worker, seconds to score an image, and the network's weights."""
+    """Seconds of a step of one worker, seconds to score an image, and the network's weights.
+
+    `together` are the seconds of a step of one worker among several in lockstep, None where the
+    network does not compute so.
+    """
 
     step: float
     image: float
     weights: int
+    together: float | None = None
 
 
 def measured_costs(study: Study) -> StepCosts:
@@ -56,7 +65,16 @@ def measured_costs(study: Study) -> StepCosts:
         images = torch.randn(min(_IMAGES, 50 if side > 64 else _IMAGES), 3, side, side)
         model.eval()
         image = _typical(score, most=3) / len(images)
-    return StepCosts(seconds, image, sum(p.numel() for p in model.parameters()))
+        together = _in_lockstep(model, x, y) if isinstance(model, PatchNet) else None
+    return StepCosts(seconds, image, sum(p.numel() for p in model.parameters()), together)
+
+
+def _in_lockstep(model: PatchNet, x: Tensor, y: Tensor) -> float:
+    run = Lockstep(model, float(y.float().mean()), _WORKERS)
+    anchors = run.weights.clone(), *run.own[:2]
+    sources = [repeat((patches(x, model.patch), y)) for _ in range(_WORKERS)]
+    with torch.no_grad():
+        return _typical(lambda: run._step(0, 1e-4, anchors, sources)) / _WORKERS
 
 
 def _channels(name: str) -> dict[str, int]:
@@ -81,7 +99,8 @@ def seconds_of(job: RunJob, costs: StepCosts, tests: int, *, left: bool = False)
     assert isinstance(recipe, Recipe)
     work = max(0, job.work - job.done_work) if left else job.work
     share = work / max(1, job.work)
-    return work * costs.step + share * recipe.evaluations * tests * costs.image
+    step = costs.step if costs.together is None or not job.lockstep else costs.together
+    return work * step + share * recipe.evaluations * tests * costs.image
 
 
 def estimated(
@@ -102,7 +121,7 @@ def estimated(
         one = max(seconds_of(job, costs, tests) for job in largest)
         lines.append(
             f"A run with K={most}, {count(max(job.steps for job in largest))} steps of each "
-            f"worker, {_how(study)}: about {duration(one)}."
+            f"worker, {_how(largest)}: about {duration(one)}."
         )
     if left:
         lines.append(f"All that is left: about {duration(math.ceil(total))}.")
@@ -113,8 +132,14 @@ def _together(at_once: int) -> str:
     return "one at a time" if at_once == 1 else f"{at_once} at a time, a process each"
 
 
-def _how(study: Study) -> str:
-    return "a process each" if study.processes else "simulated one after the other in one process"
+def _how(jobs: Sequence[RunJob]) -> str:
+    if not all(job.settings.communication.simulate for job in jobs):
+        return "a process each"
+    together = sum(job.lockstep for job in jobs)
+    how = "in lockstep" if together == len(jobs) else "one after the other"
+    if 0 < together < len(jobs):
+        how = f"in {together} of {len(jobs)} runs in lockstep, in the others one after the other"
+    return f"simulated in one process, {how}"
 
 
 def _tests(study: Study) -> int:
