@@ -266,6 +266,7 @@ def shown(results, **changes):
 
 def test_everything_that_is_shown_is_written(tmp_path):
     write(shown(made_up()), tmp_path)
+    assert len(ElementTree.parse(tmp_path / "tuning.svg").getroot().findall("{*}svg")) == 1
     for name in ("workers", "period", "period-k4", "headline"):
         root = ElementTree.parse(tmp_path / f"{name}.svg").getroot()
         assert len(root.findall("{*}svg")) == 2  # iterations and time; rounds and bytes
@@ -341,7 +342,7 @@ def test_without_the_time_of_a_step_nothing_is_said_of_time():
 
 
 def test_a_study_of_which_nothing_has_run_can_be_shown(tmp_path):
-    write(shown(Results({}), step_seconds=math.nan), tmp_path)
+    write(shown(Results({}), step_seconds=math.nan, tried={}), tmp_path)
     assert not list(tmp_path.glob("*.svg"))
     assert "not measured" in (tmp_path / "index.html").read_text()
 

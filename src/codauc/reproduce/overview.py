@@ -252,7 +252,7 @@ def _files(page: StudyPage, folder: Path) -> Iterator[tuple[str, str]]:
     """The pictures of a study in its directory; the first two as one, as in the paper."""
     together = "figure.svg"
     own = folder / page.name
-    names = [name for name in (*TITLES, "headline") if (own / f"{name}.svg").exists()]
+    names = [name for name in (*TITLES, "headline", "tuning") if (own / f"{name}.svg").exists()]
     if (folder / page.name / together).exists():
         yield "(a) Fix I, vary K. (b) Fix K, vary I.", f"{page.name}/{together}"
         names = [name for name in names if name not in ("workers", "period")]

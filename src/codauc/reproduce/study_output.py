@@ -137,6 +137,7 @@ def pictures_of(shown: Shown) -> dict[str, tuple[str, list[Card]]]:
     found = {name: (TITLES[name], _curves(name, shown)) for name in names}
     title = f"K=16: what one worker's final AUC less {MARGIN:g} costs"
     found["headline"] = (title, _cost_bars(shown.results))
+    found["tuning"] = ("Tuning: T_0 and eta_0 for one worker", _tuning_bars(shown))
     return {name: (title, cards) for name, (title, cards) in found.items() if cards}
 
 
@@ -191,6 +192,24 @@ def _cost_bars(results: Results) -> list[Card]:
         caption = "Mean over seeds. Bytes are what a worker sends, in a ring."
         found.append(Card("", caption, row_chart(title, rows, heading=True)))
     return found
+
+
+def _tuning_bars(shown: Shown) -> list[Card]:
+    """The AUC on what was held out, by step size, of each objective."""
+    found = []
+    for name, tried in shown.tried.items():
+        marks = {shown.chosen.get(name): ", chosen"}
+        rows = [
+            (
+                f"T_0={each.steps}, eta_0={each.lr:g}{marks.get(each, '')}",
+                max(0.0, auc - 0.5),
+                f"{auc:.4f}" if auc else "diverged",
+            )
+            for each, auc in sorted(tried.items())
+        ]
+        title = "Held-out AUC, the bars from 0.5" + ": cross-entropy" * (name == "bce")
+        found.append(Card("", "One worker, seed 0.", row_chart(title, rows, heading=True)))
+    return [card for card in found if card.shown]
 
 
 def _tables(shown: Shown) -> dict[str, StudyTable]:
