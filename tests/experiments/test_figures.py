@@ -316,6 +316,17 @@ def test_a_study_is_read_again_from_its_tables_and_shown_with_others(tmp_path):
         assert (tmp_path / file).exists()
 
 
+def test_the_harmless_periods_of_two_data_sets_are_compared(tmp_path):
+    tolerant = {StudyPoint(16, i): (0.83, 9.0) for i in (64, 512, 1024)}
+    write(shown(made_up()), tmp_path / "cifar10")
+    write(shown(made_up(points=tolerant), study=replace(SMALL, data="imagenet")), tmp_path / "i")
+    write_overview(tmp_path)
+    text = (tmp_path / "README.md").read_text()
+    (row,) = [line for line in text.splitlines() if line.startswith("| ImageNet tolerates")]
+    assert "holds in 1 of 2 comparisons; K=16: 1024 on ImageNet, 64 on CIFAR-10 71%" in row
+    assert "K=4: 512 on ImageNet, 512 on CIFAR-10" in row
+
+
 def test_tables_that_cannot_be_read_are_named(tmp_path):
     write(shown(made_up()), tmp_path / "study")
     (tmp_path / "study" / "curves.csv").write_text("point\nk1\n")
