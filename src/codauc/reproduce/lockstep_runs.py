@@ -9,7 +9,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
-from itertools import chain
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -64,6 +64,17 @@ def perform(settings: RunSettings, out: Path, stop: Callable[[], bool] = lambda:
     `stop` is asked after each step. What is done is saved then, and every minute.
     """
     return _Run(settings, out, stop).run()
+
+
+class TrialSteps(Lockstep):
+    """Steps to be timed."""
+
+    @torch.no_grad()
+    def step_on(self, x: Tensor, y: Tensor) -> None:
+        """A step of all workers on one batch of images."""
+        rows = patches(x, math.isqrt(self.shapes[0][1] // x.shape[1]))
+        anchors = self.weights, *self.own[:2]
+        self._step(0, 1e-4, anchors, [repeat((rows, y))] * self.workers)
 
 
 class _Worker(NamedTuple):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from itertools import repeat
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,8 +16,8 @@ from codauc.algorithm.loss import MinMaxAUCLoss
 from codauc.algorithm.ppdsg import PPDSG
 from codauc.data.decoded_images import is_decoded, read_decoded
 from codauc.models import PatchNet, build
-from codauc.reproduce._lockstep import Lockstep, patches
 from codauc.reproduce.jobs import RunJob
+from codauc.reproduce.lockstep_runs import TrialSteps
 from codauc.reproduce.study import DATA, KEEP, Study
 from codauc.runs.settings import Recipe
 from codauc.training.recipe import PAPER
@@ -70,11 +69,8 @@ def measured_costs(study: Study) -> StepCosts:
 
 
 def _in_lockstep(model: PatchNet, x: Tensor, y: Tensor) -> float:
-    run = Lockstep(model, float(y.float().mean()), _WORKERS)
-    anchors = run.weights.clone(), *run.own[:2]
-    sources = [repeat((patches(x, model.patch), y)) for _ in range(_WORKERS)]
-    with torch.no_grad():
-        return _typical(lambda: run._step(0, 1e-4, anchors, sources)) / _WORKERS
+    run = TrialSteps(model, float(y.float().mean()), _WORKERS)
+    return _typical(lambda: run.step_on(x, y)) / _WORKERS
 
 
 def _channels(name: str) -> dict[str, int]:
