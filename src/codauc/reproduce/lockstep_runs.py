@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, replace
 from itertools import chain, repeat
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,7 +30,7 @@ from codauc.models.small_networks import PatchNet
 from codauc.reproduce._lockstep import Batches, Lockstep, Progress, patches
 from codauc.runs.directory import CHECKPOINTS, MODEL, SUMMARY, History, Record, RunFolder
 from codauc.runs.settings import CONFIG, RunSettings
-from codauc.training.build import resolve_settings
+from codauc.training.build import make_batches, resolve_settings
 from codauc.training.recipe import plan
 from codauc.training.run_progress import RunProgress
 from codauc.training.run_state import identity
@@ -42,6 +42,8 @@ STATE = "lockstep.state"
 _BETWEEN_SAVES = 60.0  # seconds
 _AGREEMENTS = 4  # that `codauc.train` asks all workers for; their bytes are part of its ledger
 _AT_ONCE = 500  # test images to prepare
+_KEPT = 1 << 28  # bytes of test images that are prepared once
+_IMAGES = 4  # dimensions of a batch that is not cut into patches
 
 
 def possible(settings: RunSettings) -> bool:
@@ -108,8 +110,20 @@ def _worker(settings: RunSettings, group: Group) -> _Worker:
         sent.append(int(progress.journal.spent()["bytes_sent"]))
     assert isinstance(progress.model, PatchNet)
     own = (float(loss.a), float(loss.b), float(loss.alpha))
-    batches, ratio = progress.batches, opened.train.pos_ratio
+    ratio, side = opened.train.pos_ratio, progress.model.patch
+    batches = _of_patches(progress, group, side)
     return _Worker(resolved, progress.model, own, ratio, batches, opened.test, sent)
+
+
+def _of_patches(progress: RunProgress, group: Group, side: int) -> Any:
+    """The same batches, cut into patches once where they are in memory."""
+    train = progress.opened.train
+    if not isinstance(train.x, Tensor):
+        return progress.batches
+    cut = replace(train, x=patches(train.x, side))
+    batches = make_batches(progress.settings, cut, group, [])
+    batches.load_state_dict(progress.batches.state_dict())
+    return batches
 
 
 class _Run(Lockstep):
@@ -186,7 +200,7 @@ class _Run(Lockstep):
         return False
 
     def _rows(self, source: Iterator[tuple[Tensor, Tensor]]) -> Batches:
-        return ((patches(x, self.side), y) for x, y in source)
+        return ((patches(x, self.side) if x.dim() == _IMAGES else x, y) for x, y in source)
 
     def _evaluate(self, lr: float, *, stage_end: bool = False) -> None:
         """Add a record of the test set."""
@@ -285,7 +299,7 @@ class _Run(Lockstep):
         (self.folder / STATE).unlink(missing_ok=True)
 
 
-def _test_set(made: list[_Worker], side: int) -> tuple[Callable[[], Iterator[Tensor]], Tensor]:
+def _test_set(made: list[_Worker], side: int) -> tuple[Callable[[], Iterable[Tensor]], Tensor]:
     """The patches of all workers' test images, in parts, and their labels."""
 
     def parts(worker: _Worker) -> Iterator[Tensor]:
@@ -293,5 +307,12 @@ def _test_set(made: list[_Worker], side: int) -> tuple[Callable[[], Iterator[Ten
         for rows in torch.split(torch.arange(len(x)), _AT_ONCE):
             yield patches(x.gather(rows), side)
 
+    def everything() -> Iterator[Tensor]:
+        return chain.from_iterable(map(parts, made))
+
     labels = torch.cat([worker.test.y for worker in made]).bool()
-    return lambda: chain.from_iterable(map(parts, made)), labels
+    first = next(everything())
+    if first[0].nbytes * len(labels) > _KEPT:
+        return everything, labels
+    kept = list(everything())
+    return lambda: kept, labels
