@@ -49,7 +49,7 @@ def test_what_is_finished_is_not_run_again_and_what_fails_is_named(cifar10, tmp_
 
 def test_a_step_size_with_which_a_run_diverges_is_not_chosen(cifar10, tmp_path):
     study = Study("cifar10", 71, "tiny", source=str(cifar10))
-    made = Reproduction(study, ("tuning",), tmp_path)
+    made = Reproduction(study, ("tuning",), tmp_path, seeds=1)
     for lr, auc in ((0.1, 0.7), (0.3, 0.8)):
         folder = RunFolder(made.job(StudyPoint(1), Tuned(64, lr), 0, tuning=True).out)
         folder.path.mkdir(parents=True)
@@ -64,6 +64,24 @@ def test_a_step_size_with_which_a_run_diverges_is_not_chosen(cifar10, tmp_path):
     assert run_side_by_side([bad], at_once=1) == failed  # at once
     assert made.tuned("auc") == {Tuned(64, 0.1): 0.7, Tuned(64, 0.3): 0.8, Tuned(64, 0.9): 0.0}
     assert made.chosen()["auc"] == Tuned(64, 0.3)
+
+
+def test_a_step_size_that_fails_with_one_seed_is_not_chosen(tmp_path):
+    study = Study("cifar10", 71, "tiny", source="somewhere")
+    made = Reproduction(study, ("tuning",), tmp_path, seeds=2)
+
+    def finish(lr, seed, auc):
+        folder = RunFolder(made.tuning_job("auc", Tuned(64, lr), seed).out)
+        folder.path.mkdir(parents=True)
+        folder.write_json(SUMMARY, {"finished": True, "validation_auc": auc})
+
+    for lr, aucs in ((0.1, (0.70, 0.72)), (0.3, (0.73, 0.73)), (0.9, (0.80, 0.47))):
+        finish(lr, 0, aucs[0])
+        assert made.tuned("auc")[Tuned(64, lr)] is None  # until both seeds are known
+        finish(lr, 1, aucs[1])
+    assert made.chosen()["auc"] == Tuned(64, 0.3)
+    assert made.tried("auc")[Tuned(64, 0.9)] == pytest.approx(0.635)
+    assert len(made.tuning_jobs()) == 6
 
 
 def alive(out):

@@ -66,24 +66,30 @@ class Reproduction:
         settings = self.study.settings(point, tuned, seed, tuning=tuning)
         return RunJob(name, settings, self.folder / "runs" / name)
 
-    def tuning_job(self, objective: str, tuned: Tuned) -> RunJob:
-        """The run that tries a (T_0, eta_0): one worker, seed 0."""
-        return self.job(StudyPoint(1, objective=objective), tuned, 0, tuning=True)
+    def tuning_job(self, objective: str, tuned: Tuned, seed: int = 0) -> RunJob:
+        """The run that tries a (T_0, eta_0) with a seed: one worker."""
+        return self.job(StudyPoint(1, objective=objective), tuned, seed, tuning=True)
 
     def tuned(self, objective: str) -> dict[Tuned, float | None]:
         """The AUC of each (T_0, eta_0) on what is held out; None where it is not yet known.
 
-        They are the grid, and when all of it is known, what it is extended by.
+        It is the mean over the seeds: a step size that is best with one may fail with another. They
+        are the grid, and when all of it is known, what it is extended by.
         """
         found: dict[Tuned, float | None] = {}
         more = self.study.grid
         while more:
-            found |= {each: _final(self.tuning_job(objective, each)) for each in more}
+            found |= {each: self._held_out(objective, each) for each in more}
             if None in found.values():
                 break
             known = {each: auc or 0.0 for each, auc in found.items()}
             more = [each for each in self.study.extension(known) if each not in found]
         return found
+
+    def _held_out(self, objective: str, tuned: Tuned) -> float | None:
+        aucs = [_final(self.tuning_job(objective, tuned, seed)) for seed in self.seeds]
+        known = [auc for auc in aucs if auc is not None]
+        return sum(known) / len(known) if len(known) == len(aucs) else None
 
     def tried(self, objective: str) -> dict[Tuned, float]:
         """Those that are known."""
@@ -93,7 +99,12 @@ class Reproduction:
         """The runs that try them; none if there is but one, and it was given."""
         if self.study.lr is not None and len(self.study.grid) == 1:
             return []
-        return [self.tuning_job(n, each) for n in self.objectives for each in self.tuned(n)]
+        return [
+            self.tuning_job(name, each, seed)
+            for name in self.objectives
+            for each in self.tuned(name)
+            for seed in self.seeds
+        ]
 
     def chosen(self) -> dict[str, Tuned]:
         """What is chosen for each objective, as far as it is known."""

@@ -40,6 +40,7 @@ class Shown:
     command: str
     whole: bool = True  # whether these are all figures of the study
     constants: Sequence[StageConstants] = ()
+    tuning_seeds: int = 1  # whose mean has chosen T_0 and eta_0
     cpu_seconds: float = 0.0  # of the processor, for all runs; 0 where it was not measured
 
     @property
@@ -122,7 +123,7 @@ def about(shown: Shown) -> str:
     study, link = shown.study, shown.link
     facts = {name: getattr(study, name) for name in IDENTITY}
     facts |= {"command": shown.command, "commits": list(shown.commits), "whole": shown.whole}
-    facts |= {"cpu_seconds": round(shown.cpu_seconds)}
+    facts |= {"cpu_seconds": round(shown.cpu_seconds), "tuning_seeds": shown.tuning_seeds}
     facts |= {"step_seconds": shown.step_seconds if math.isfinite(shown.step_seconds) else None}
     return json.dumps(facts | {"latency": link.latency, "bandwidth": link.bandwidth}, indent=1)
 
@@ -208,7 +209,8 @@ def _tuning_bars(shown: Shown) -> list[Card]:
             for each, auc in sorted(tried.items())
         ]
         title = "Held-out AUC, the bars from 0.5" + ": cross-entropy" * (name == "bce")
-        found.append(Card("", "One worker, seed 0.", row_chart(title, rows, heading=True)))
+        mean = f"the mean over {shown.tuning_seeds} seeds" if shown.tuning_seeds > 1 else "seed 0"
+        found.append(Card("", f"One worker, {mean}.", row_chart(title, rows, heading=True)))
     return [card for card in found if card.shown]
 
 
@@ -218,7 +220,7 @@ def _tables(shown: Shown) -> dict[str, StudyTable]:
         "findings": tables.findings(shown.found),
         "table1": tables.counts(shown.study, shown.results),
         "links": tables.links(shown.results, shown.step_seconds),
-        "tuning": tables.tuned(shown.tried, shown.chosen),
+        "tuning": tables.tuned(shown.tried, shown.chosen, shown.tuning_seeds),
         "ends": tables.ends(shown.results),
         "curves": tables.curves(shown.results),
         "constants": tables.constants(shown.constants),

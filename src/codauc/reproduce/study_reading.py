@@ -65,6 +65,7 @@ def _shown(folder: Path) -> Shown:
         command=facts["command"],
         whole=facts["whole"],
         cpu_seconds=facts["cpu_seconds"],
+        tuning_seeds=facts["tuning_seeds"],
         constants=list(_constants(folder / CONSTANTS)),
     )
 

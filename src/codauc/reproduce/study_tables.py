@@ -77,7 +77,9 @@ def ends(results: Results) -> StudyTable:
     return StudyTable([*header, *(f"{name}_to_target" for name in needed)], rows, "Every run")
 
 
-def tuned(tried: Mapping[str, Mapping[Tuned, float]], chosen: Mapping[str, Tuned]) -> StudyTable:
+def tuned(
+    tried: Mapping[str, Mapping[Tuned, float]], chosen: Mapping[str, Tuned], seeds: int
+) -> StudyTable:
     """The AUC of each (T_0, eta_0) on what was held out, with one worker."""
     rows = [
         [
@@ -91,8 +93,9 @@ def tuned(tried: Mapping[str, Mapping[Tuned, float]], chosen: Mapping[str, Tuned
         ["objective", "T_0", "eta_0", "held_out_auc", "chosen"],
         rows,
         "Tuning: T_0 and eta_0 for one worker",
-        "AUC on a tenth of the training data, which these runs did not train on. The grid is "
-        "the paper's, extended by 3 where its best was at the edge.",
+        f"AUC on a tenth of the training data, which these runs did not train on; "
+        f"{f'the mean over {seeds} seeds' if seeds > 1 else 'seed 0'}. The grid is the paper's, "
+        "extended by 3 where its best was at the edge.",
     )
 
 
