@@ -55,7 +55,9 @@ def test_a_run_in_lockstep_is_the_run_of_the_engine(source, tmp_path, start, gro
     assert second["test_auc"] == pytest.approx(first["test_auc"], abs=2e-4)
 
 
-def test_a_run_in_lockstep_is_stopped_and_resumed_as_if_it_had_not_been(source, tmp_path):
+def test_a_run_in_lockstep_is_stopped_and_resumed_as_if_it_had_not_been(
+    source, tmp_path, monkeypatch
+):
     settings = settings_of(source)
     assert perform(settings, tmp_path / "whole")
     for after in (3, 60):
@@ -64,6 +66,9 @@ def test_a_run_in_lockstep_is_stopped_and_resumed_as_if_it_had_not_been(source, 
         assert not RunFolder(tmp_path / "parts").finished
         assert (tmp_path / "parts" / STATE).exists()
         assert not begun_otherwise(tmp_path / "parts")
+    monkeypatch.setattr("codauc.reproduce.lockstep_runs._OUTLIVED", 0.0)
+    with RunFolder(tmp_path / "parts").locked(0, 0.0), pytest.raises(ValueError, match="parts"):
+        perform(settings, tmp_path / "parts")  # as long as another has it
     assert perform(settings, tmp_path / "parts")
     assert not (tmp_path / "parts" / STATE).exists()
     whole, parts = (RunFolder(tmp_path / name).records() for name in ("whole", "parts"))

@@ -40,6 +40,7 @@ from codauc.workers.launcher import launch
 
 STATE = "lockstep.state"
 _BETWEEN_SAVES = 60.0  # seconds
+_OUTLIVED = 15.0  # seconds in which a killed run ends
 _AGREEMENTS = 4  # that `codauc.train` asks all workers for; their bytes are part of its ledger
 _AT_ONCE = 500  # test images to prepare
 _KEPT = 1 << 28  # bytes of test images that are prepared once
@@ -63,9 +64,13 @@ def begun_otherwise(out: Path) -> bool:
 def perform(settings: RunSettings, out: Path, stop: Callable[[], bool] = lambda: False) -> bool:
     """Begin or resume a run; returns whether it is finished, which it is not if it was stopped.
 
-    `stop` is asked after each step. What is done is saved then, and every minute.
+    `stop` is asked after each step. What is done is saved then, and every minute. No other run may
+    use the directory meanwhile.
     """
-    return _Run(settings, out, stop).run()
+    folder = RunFolder(out)
+    folder.path.mkdir(parents=True, exist_ok=True)
+    with folder.locked(0, _OUTLIVED):
+        return folder.finished or _Run(settings, out, stop).run()
 
 
 class TrialSteps(Lockstep):
@@ -147,7 +152,6 @@ class _Run(Lockstep):
         self.start_bytes, self.side = first.start_bytes, first.model.patch
         self.tests, self.labels = _test_set(made, self.side)
         self.folder, self.records = RunFolder(out), list[Record]()
-        self.folder.path.mkdir(parents=True, exist_ok=True)
         self.at_stage = self.at_step = self.evaluated = 0
         self.anchors: tuple[Tensor, ...] = ()
         self.seconds, self.began, self.saved = 0.0, time.perf_counter(), time.perf_counter()
