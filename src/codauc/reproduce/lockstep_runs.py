@@ -43,7 +43,7 @@ _BETWEEN_SAVES = 60.0  # seconds
 _OUTLIVED = 15.0  # seconds in which a killed run ends
 _AGREEMENTS = 4  # that `codauc.train` asks all workers for; their bytes are part of its ledger
 _AT_ONCE = 500  # test images to prepare
-_KEPT = 1 << 28  # bytes of test images that are prepared once
+_KEPT = 1 << 29  # bytes of test images that are prepared once
 _IMAGES = 4  # dimensions of a batch that is not cut into patches
 
 
