@@ -26,7 +26,6 @@ from hosts import Hosts, HostsError
 from network_report import as_table, plot, summarise
 from network_training import (
     METHODS,
-    POINTS,
     Numbers,
     build,
     curve,
@@ -40,6 +39,7 @@ from network_training import (
 import codauc
 
 DEFAULT = ("ddp", "np-ppd-sg", "coda")
+SIMULATED = (1, 32)  # copies of the weights: evaluating them takes as long as training
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -55,6 +55,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--hosts", type=int, default=4, help="how many, one worker on each (%(default)s)")
     add("--methods", nargs="+", choices=METHODS, default=DEFAULT, metavar="METHOD")
     add("--seed", type=int, default=0)
+    add("--first", type=int, metavar="STEPS", help="only so many steps, to time them")
     add("--force", action="store_true", help="run again what is there")
     add("--simulate", action="store_true", help="only steps to the target, without a network")
     add("--tune", action="store_true", help="choose the numbers of each method, and stop")
@@ -113,7 +114,7 @@ def simulated(options: argparse.Namespace) -> None:
     for name in options.methods:
         if options.force or not complete(options, name):
             numbers, method = Numbers(**tuned(options.model, name)), METHODS[name]
-            points = POINTS[options.model]
+            points = SIMULATED
             watch = simulate(
                 data, options.model, method, numbers, options.hosts, options.seed, points
             )
@@ -126,6 +127,7 @@ def run(options: argparse.Namespace, name: str) -> None:
     script = [str(Path(__file__).resolve()), "--worker", name, "--data", str(options.data)]
     script += ["--out", str(options.out), "--model", options.model, "--rate", options.rate]
     script += ["--hosts", str(options.hosts), "--seed", str(options.seed)]
+    script += ["--first", str(options.first)] if options.first else []
     history_path(options, name).unlink(missing_ok=True)
     logs = [options.out / f"{name}-host{i}.log" for i in range(options.hosts)]
     with ExitStack() as stack:
@@ -160,7 +162,7 @@ def work(options: argparse.Namespace) -> None:
             sent = f"{point.bytes / 1e6:.0f} MB sent"
             print(f"{name}: step {point.step}, {point.seconds:.0f} s, {sent}", flush=True)
 
-    history = over_network(options.data, options.model, name, options.seed, progress)
+    history = over_network(options.data, options.model, name, options.seed, progress, options.first)
     if history is not None:
         write(options, name, history)
 
@@ -182,6 +184,8 @@ def history_path(options: argparse.Namespace, name: str) -> Path:
 def header(options: argparse.Namespace, name: str) -> dict[str, Any]:
     """The first line of a history: all that decides it."""
     network = {"hosts": options.hosts, "rate": options.rate}
+    if options.first is not None:
+        network["first"] = options.first
     return {**settings(options.model, name, options.seed), **network}
 
 

@@ -40,34 +40,35 @@ SINGLE = "single"
 
 
 class Variant(NamedTuple):
-    """A way to communicate. A growing I is multiplied by 3 from stage to stage."""
+    """A way to communicate; `sync_every` is I of each stage."""
 
-    sync_every: int
+    sync_every: tuple[int, int]
     compress: str | None = None
     outer: codauc.Nesterov | None = None
-    growing: bool = False
     workers: int = 16
 
 
 _STRONG, _MILD = codauc.Nesterov(0.7, 0.9), codauc.Nesterov(1.0, 0.5)
 VARIANTS = {
-    SINGLE: Variant(1, workers=1),
-    "i1": Variant(1),
-    "i64": Variant(64),
-    "i64-int4": Variant(64, "int4"),
-    "i64-int2": Variant(64, "int2"),
-    "i64-strong": Variant(64, None, _STRONG),
-    "i64-mild": Variant(64, None, _MILD),
-    "i64-int2-strong": Variant(64, "int2", _STRONG),
-    "i64-int2-mild": Variant(64, "int2", _MILD),
-    "i96-int2": Variant(96, "int2"),
-    "i96-int2-mild": Variant(96, "int2", _MILD),
-    "i128-int2": Variant(128, "int2"),
-    "i128-int2-mild": Variant(128, "int2", _MILD),
-    "i128-int2-strong": Variant(128, "int2", _STRONG),
-    "growing64-int2": Variant(64, "int2", growing=True),
-    "growing64-int2-mild": Variant(64, "int2", _MILD, growing=True),
-    "growing64-int2-strong": Variant(64, "int2", _STRONG, growing=True),
+    SINGLE: Variant((1, 1), workers=1),
+    "i1": Variant((1, 1)),
+    "i64": Variant((64, 64)),
+    "i64-int4": Variant((64, 64), "int4"),
+    "i64-int2": Variant((64, 64), "int2"),
+    "i64-strong": Variant((64, 64), None, _STRONG),
+    "i64-mild": Variant((64, 64), None, _MILD),
+    "i64-int2-strong": Variant((64, 64), "int2", _STRONG),
+    "i64-int2-mild": Variant((64, 64), "int2", _MILD),
+    "i96-int2": Variant((96, 96), "int2"),
+    "i96-int2-mild": Variant((96, 96), "int2", _MILD),
+    "i128-int2": Variant((128, 128), "int2"),
+    "i128-int2-mild": Variant((128, 128), "int2", _MILD),
+    "i128-int2-strong": Variant((128, 128), "int2", _STRONG),
+    "i64-192-int2": Variant((64, 192), "int2"),
+    "i128-64-int2": Variant((128, 64), "int2"),
+    "i128-64-int2-mild": Variant((128, 64), "int2", _MILD),
+    "i192-64-int2": Variant((192, 64), "int2"),
+    "i192-64-int2-mild": Variant((192, 64), "int2", _MILD),
 }
 
 
@@ -100,8 +101,8 @@ def perform(source: Path, path: Path, name: str, seed: int, most: int | None) ->
             curve.append((at.steps, at.rounds, at.bytes + start, value))
             save()
 
-    for s, stage in enumerate(geometric(LR, STEPS, STAGES, dual_samples=1024)):
-        every = variant.sync_every * (3**s if variant.growing else 1)
+    stages = geometric(LR, STEPS, STAGES, dual_samples=1024)
+    for s, (stage, every) in enumerate(zip(stages, variant.sync_every, strict=True)):
         steps = stage.steps if most is None else max(1, min(stage.steps, most - s * STEPS))
         run.stage(replace(stage, sync_every=every, steps=steps), sources, look)
     record["finished"] = most is None
