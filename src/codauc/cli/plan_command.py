@@ -157,8 +157,7 @@ def _worth(who: str, gain: float) -> str:
 
 def _of_theory(options: dict[str, Any], workers: int) -> list[str]:
     """What is harmless by Theorem 1 for a step size, and what a share of positives asks for."""
-    from codauc.algorithm.theory import step_limits
-    from codauc.training.communication_plan import HARMLESS, harmless_period
+    from codauc.training.communication_plan import HARMLESS, harmless_period, step_limits
 
     notes, lr, p = [], options["lr"], options["pos_ratio"]
     if lr is not None:

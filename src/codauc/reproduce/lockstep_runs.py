@@ -27,7 +27,7 @@ from codauc.data.rows import as_rows
 from codauc.metrics.weighted_auc import weighted_auc_interval
 from codauc.models.model_file import save_model
 from codauc.models.small_networks import PatchNet
-from codauc.reproduce._lockstep import Batches, Lockstep, Progress, patches
+from codauc.reproduce._lockstep import Batches, Lockstep, LockstepProgress, patches
 from codauc.runs.directory import CHECKPOINTS, MODEL, SUMMARY, History, Record, RunFolder
 from codauc.runs.settings import CONFIG, RunSettings
 from codauc.training.build import make_batches, resolve_settings
@@ -270,7 +270,7 @@ class _Run(Lockstep):
             state[name] for name in ("weights", "average", "anchors")
         )
         self.own, self.own_average = InnerVariables(*state["own"]), state["own_average"]
-        self.progress = Progress(*state["progress"])
+        self.progress = LockstepProgress(*state["progress"])
         self.at_stage, self.at_step, self.evaluated = state["at"]
         for source, position in zip(self.sources, state["batches"], strict=True):
             source.load_state_dict(position)

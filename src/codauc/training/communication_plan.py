@@ -17,6 +17,7 @@ from codauc.algorithm.round_costs import NUMBER, estimate_cost, round_cost
 from codauc.algorithm.round_costs import Network as Network
 from codauc.algorithm.round_periods import Measured, measured_period, quadratic_rounds
 from codauc.algorithm.schedules import Stage
+from codauc.algorithm.theory import step_limits as step_limits
 from codauc.runs.settings import Recipe
 from codauc.training.recipe import factor_of
 
