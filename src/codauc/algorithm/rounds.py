@@ -19,7 +19,11 @@ from codauc.algorithm.ppdsg import PPDSG
 from codauc.algorithm.round_message import NotFiniteError as NotFiniteError
 from codauc.algorithm.round_message import RoundMessage
 from codauc.algorithm.round_periods import Measured
-from codauc.algorithm.same_start import broadcast_outside_rounds, settings_to_compare
+from codauc.algorithm.same_start import (
+    broadcast_outside_rounds,
+    settings_to_compare,
+    take_first,
+)
 from codauc.algorithm.saved_rounds import SavedRounds
 from codauc.algorithm.sites import Sites
 from codauc.algorithm.trained_state import view_like
@@ -151,7 +155,7 @@ class Averager(SavedRounds):
             return
         state = self.message.state
         self.opt.trained.pack(state)
-        self.group.broadcast_(state, "start")
+        take_first(self.group, state)
         self.opt.trained.unpack(state)
         self.encoding.reset(self.message.vector)
         self.begin_variates_anew()

@@ -45,8 +45,8 @@ class ModelSettings(_Checked):
 
     name: str = setting(
         "auto",
-        "convnet, mlp, patchnet, resnet18, resnet20, resnet50, tabular, tabular-ensemble, or "
-        "package.module:Class "
+        "convnet, mlp, patchnet, resnet8, resnet18, resnet20, resnet50, tabular, tabular-ensemble, "
+        "or package.module:Class "
         "({default}: by the data)", option="--model", metavar="NAME", common=True)
     arguments: dict[str, Any] = setting(
         {}, "arguments of the network, such as widths=[64,64],dropout=0.1",
