@@ -29,7 +29,7 @@ from codauc.algorithm.schedules import geometric
 from codauc.data import Batches, binary_task, cifar10
 from codauc.metrics.auc_values import auc
 from codauc.models import PatchNet
-from codauc.reproduce._lockstep import Lockstep, Progress, patches
+from codauc.reproduce._lockstep import Lockstep, LockstepProgress, patches
 from codauc.reproduce.reproduction import made_by
 from codauc.workers import Group
 
@@ -95,7 +95,7 @@ def perform(source: Path, path: Path, name: str, seed: int, most: int | None) ->
             text = json.dumps({**record, "cpu_seconds": round(seconds, 1), "curve": curve})
             partial.write_text(text, encoding="utf-8")
 
-    def look(at: Progress, weights: torch.Tensor) -> None:
+    def look(at: LockstepProgress, weights: torch.Tensor) -> None:
         if at.stage_end or at.steps // EVERY > (curve[-1][0] // EVERY if curve else 0):
             value = float(auc(run.scores(weights, tests), task.test_y))
             curve.append((at.steps, at.rounds, at.bytes + start, value))

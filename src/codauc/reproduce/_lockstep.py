@@ -21,7 +21,8 @@ from codauc.algorithm.objective import gradients
 from codauc.algorithm.outer_step import Nesterov, OuterStep
 from codauc.algorithm.round_costs import Network, estimate_cost, round_cost
 from codauc.algorithm.schedules import Stage
-from codauc.models.small_networks import PatchNet, _joined, _patches
+from codauc.models import small_networks
+from codauc.models.small_networks import PatchNet
 from codauc.workers.group import Call
 
 _OWN = 3  # a, b and alpha, after the weights in a message
@@ -30,7 +31,7 @@ _ONEDNN = getattr(torch.ops.mkldnn, "_linear_pointwise", None)  # twice as fast 
 Batches = Iterator[tuple[Tensor, Tensor]]
 
 
-class Progress(NamedTuple):
+class LockstepProgress(NamedTuple):
     """How far a run is: steps of each worker, rounds, and bytes that one worker has sent."""
 
     steps: int
@@ -39,12 +40,12 @@ class Progress(NamedTuple):
     stage_end: bool
 
 
-Look = Callable[[Progress, Tensor], None]
+Look = Callable[[LockstepProgress, Tensor], None]
 
 
 def patches(x: Tensor, side: int) -> Tensor:
     """Images [N, C, H, W] as the rows of patches [N, places, C side side] that batches are of."""
-    return _patches(x, side).flatten(1, 2)
+    return small_networks.patches(x, side).flatten(1, 2)
 
 
 class Lockstep:
@@ -78,12 +79,12 @@ class Lockstep:
         network = Network(workers, 1.0, 0.0)
         self.round_bytes = round_cost(network, len(start), compress=compress).bytes
         self.estimate_bytes = estimate_cost(network).bytes
-        self.progress = Progress(0, 0, 0, stage_end=False)
+        self.progress = LockstepProgress(0, 0, 0, stage_end=False)
 
     def _encoding(self, name: str) -> Compressed:
         size = self.weights.shape[1]
         sizes = StateSizes(weights=size, moments=0, state=size + _OWN)
-        return Compressed(_Rows(self.workers), sizes, self.messages[0], name)  # type: ignore[arg-type]
+        return Compressed(_RowGroup(self.workers), sizes, self.messages[0], name)  # type: ignore[arg-type]
 
     def _restart_encodings(self) -> None:
         self._pack(self.weights, *self.own[:2])
@@ -164,7 +165,7 @@ class Lockstep:
         self.weights.copy_(answer[:size])
         self.own = InnerVariables(*answer[size:].unsqueeze(1).repeat(1, self.workers))
         done = self.progress
-        self.progress = Progress(
+        self.progress = LockstepProgress(
             done.steps, done.rounds + 1, done.bytes + self.round_bytes, stage_end=closing
         )
 
@@ -208,7 +209,7 @@ def _forward(layers: list[tuple[Tensor, Tensor]], x: Tensor) -> list[Tensor]:
     for weight, shift in layers[:-1]:
         h = _linear(inputs[-1], weight, shift, relu=True).view(len(x), side, side, -1)
         side //= 2
-        inputs.append(_joined(h).view(-1, 4 * h.shape[-1]))
+        inputs.append(small_networks.joined(h).view(-1, 4 * h.shape[-1]))
     return inputs
 
 
@@ -239,7 +240,7 @@ def _write_gradient(
             g = blocks.reshape(n * side * side, -1)
 
 
-class _Rows:
+class _RowGroup:
     """In the place of a group: collectives are answered by `_average` for all workers at once."""
 
     rank = 0
