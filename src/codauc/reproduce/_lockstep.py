@@ -15,12 +15,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from codauc.algorithm.compression import Compressed, StateSizes
+from codauc.algorithm.compression import Compressed, Means, StateSizes
 from codauc.algorithm.inner_steps import BatchMeans, InnerVariables, gradient_step, towards
 from codauc.algorithm.objective import gradients
 from codauc.algorithm.outer_step import Nesterov, OuterStep
 from codauc.algorithm.round_costs import Network, estimate_cost, round_cost
 from codauc.algorithm.schedules import Stage
+from codauc.algorithm.sites import Mean
 from codauc.models.small_networks import PatchNet, joined_places, patches_of
 from codauc.workers.group import Call
 
@@ -254,8 +255,10 @@ class _AllWorkers:
 
 def _average(encodings: Sequence[Compressed], messages: Tensor) -> None:
     """What every encoding's `average` does, with their collectives answered."""
+    means = Means(Mean(len(messages)), Mean(len(messages)))
     flights: list[Any] = [
-        encoding.average(message) for encoding, message in zip(encodings, messages, strict=True)
+        encoding.average(message, means)
+        for encoding, message in zip(encodings, messages, strict=True)
     ]
     while calls := [call for call in (next(flight, None) for flight in flights) if call]:
         given = torch.stack([call.tensor for call in calls])
