@@ -1,6 +1,6 @@
 """What compression and overlap cost in AUC: the same training, K=4 simulated workers, some seeds.
 
-    python experiments/compression.py --data DIR [--seeds 0 1 2] [--out runs/compression]
+    python experiments/compression.py --data DIR [--seeds 0 1 2] [--variants coda ...]
 
 CIFAR-10 as in network.py, the MLP, I = 64. Each stage returns the average of its iterates, so that
 the last model's AUC is not at the mercy of the last few steps. Finished runs are not run again.
@@ -21,7 +21,15 @@ from network_training import METHODS, Numbers, build, curve, load, simulate
 
 from codauc.data import Task
 
-VARIANTS = ("coda", "coda-bf16", "coda-int8", "coda-overlap", "coda-int8-overlap")
+VARIANTS = (
+    "coda",
+    "coda-int2",
+    "coda-int4",
+    "coda-int8",
+    "coda-overlap",
+    "coda-bf16",
+    "coda-int8-overlap",
+)
 NUMBERS = Numbers(lr=0.03, steps=256, stages=3, average=True)
 WORKERS = 4
 
@@ -52,6 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--data", type=Path, required=True, help="CIFAR-10's binary archive")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=VARIANTS)
     parser.add_argument("--out", type=Path, default=Path("runs/compression"))
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
@@ -59,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     path = options.out / "compression.jsonl"
     for seed in options.seeds:
         data = load(options.data, seed)
-        for variant in VARIANTS:
+        for variant in options.variants:
             if not any((r["variant"], r["seed"]) == (variant, seed) for r in read(path)):
                 record = {"variant": variant, "seed": seed, "auc": final_auc(data, variant, seed)}
                 print(record, flush=True)

@@ -32,9 +32,21 @@ from typing import IO, Any, NamedTuple
 PORT = 29500
 _PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_BURST = "256kb"  # what a link may send at once after a pause: 20 ms at 100 Mbit/s
+_BURST = 0.02  # seconds of a link's rate that it may send at once after a pause
+_LEAST_BURST = 16_384  # bytes: some packets, or the rate is not reached
 _QUEUE = "200ms"  # how much waits before packets are dropped
 _number = itertools.count()
+
+
+def bytes_per_second(rate: str) -> float:
+    """Of a rate in tc's notation.
+
+    >>> bytes_per_second("100mbit")
+    12500000.0
+    """
+    scale = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9}
+    number, unit = re.fullmatch(r"([\d.]+)([kmg]?)bit", rate).groups()  # type: ignore[union-attr]
+    return float(number) * scale[unit] / 8
 
 
 class HostsError(RuntimeError):
@@ -122,7 +134,8 @@ class Hosts:
 
     def _limit(self, name: str, device: str) -> None:
         if self.rate != "none":
-            shape = ("tbf", "rate", self.rate, "burst", _BURST, "latency", _QUEUE)
+            burst = max(_LEAST_BURST, round(_BURST * bytes_per_second(self.rate)))
+            shape = ("tbf", "rate", self.rate, "burst", str(burst), "latency", _QUEUE)
             _run("tc", "-n", name, "qdisc", "add", "dev", device, "root", *shape)
 
     def environment(self, host: int) -> dict[str, str]:

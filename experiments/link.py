@@ -5,7 +5,8 @@
 makes hosts on links of that rate, starts one torchrun agent in each, and measures with an MLP
 3072-320-320-1 at batch 32:
 
-- bytes of a round in float32, bf16 and int8, by the interface's counters beside the ledger's;
+- bytes of a round of the default recipe (PPDAdam, whose second moments travel, too) in float32,
+  bf16, int8, int4 and int2, by the interface's counters beside the ledger's;
 - seconds of the same steps without rounds, with plain rounds every `--sync-every` steps, and with
   rounds that take effect `--delay` steps later: the share of the communication that is hidden.
 """
@@ -29,15 +30,17 @@ from codauc.algorithm.compression import COMPRESSIONS
 from codauc.models import MLP
 from codauc.workers import Group
 
-ENCODINGS = (None, "bf16", "int8")
+ENCODINGS = (None, "bf16", "int8", "int4", "int2")
 MODES = ("none", "plain", "overlap")
 
 
-def make(group: Group, **options: Any) -> tuple[codauc.CoDA, codauc.PPDSG]:
+def make(
+    group: Group, kind: type[codauc.PPDSG] = codauc.PPDSG, **options: Any
+) -> tuple[codauc.CoDA, codauc.PPDSG]:
     """A network and its engine; the data are noise, since only time and bytes are measured."""
     torch.manual_seed(group.rank)
     model, loss = MLP(3072, (320, 320)), codauc.MinMaxAUCLoss(pos_ratio=0.71)
-    opt = codauc.PPDSG(model, loss, lr=0.01)
+    opt = kind(model, loss, lr=0.01)
     return codauc.CoDA(opt, group, **options), opt
 
 
@@ -49,7 +52,7 @@ def batch(group: Group) -> list[tuple[torch.Tensor, torch.Tensor]]:
 
 def count_bytes(group: Group, compress: str | None, rounds: int) -> dict[str, float]:
     """Bytes that one host sends in a round, by the ledger and by the interface."""
-    coda, _ = make(group, compress=compress)
+    coda, _ = make(group, codauc.PPDAdam, compress=compress)
     meet(group)
     time.sleep(0.2)  # what is under way arrives
     before, ledger = my_counters().sent, group.ledger.bytes_sent

@@ -24,11 +24,22 @@ from typing import Any
 import torch
 from hosts import Hosts, HostsError
 from network_report import as_table, plot, summarise
-from network_training import METHODS, load, over_network, settings
+from network_training import (
+    METHODS,
+    Numbers,
+    build,
+    curve,
+    load,
+    over_network,
+    settings,
+    simulate,
+    tuned,
+)
 
 import codauc
 
 DEFAULT = ("ddp", "np-ppd-sg", "coda")
+SIMULATED = (1, 32)  # copies of the weights: evaluating them takes as long as training
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -44,7 +55,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--hosts", type=int, default=4, help="how many, one worker on each (%(default)s)")
     add("--methods", nargs="+", choices=METHODS, default=DEFAULT, metavar="METHOD")
     add("--seed", type=int, default=0)
+    add("--first", type=int, metavar="STEPS", help="only so many steps, to time them")
     add("--force", action="store_true", help="run again what is there")
+    add("--simulate", action="store_true", help="only steps to the target, without a network")
     add("--tune", action="store_true", help="choose the numbers of each method, and stop")
     add("--worker", choices=METHODS, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
@@ -64,6 +77,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             from network_tuning import tune
 
             tune(options.data, options.model, options.methods, options.hosts, options.out)
+        elif options.simulate:
+            simulated(options)
         else:
             experiment(options)
     except (HostsError, ValueError) as error:
@@ -91,11 +106,35 @@ def experiment(options: argparse.Namespace) -> None:
         tell(options)
 
 
+def simulated(options: argparse.Namespace) -> None:
+    """The same training in this process, for steps and bytes; histories are kept in a folder."""
+    options.out = options.out / f"simulated-seed{options.seed}"
+    options.out.mkdir(parents=True, exist_ok=True)
+    data = load(options.data, options.seed)
+    for name in options.methods:
+        if options.force or not complete(options, name):
+            numbers, method = Numbers(**tuned(options.model, name)), METHODS[name]
+            points = SIMULATED
+            watch = simulate(
+                data, options.model, method, numbers, options.hosts, options.seed, points
+            )
+            write(options, name, curve(watch, build(options.model, options.seed), data))
+    histories = {name: read(history_path(options, name))[1:] for name in options.methods}
+    if "ddp" in histories:
+        summary = summarise(histories)
+        for name, found in summary["methods"].items():
+            steps = (found["to_target"] or {}).get("step")
+            print(
+                f"{name}: best AUC {found['best_auc']:.4f}, {steps} steps to the target", flush=True
+            )
+
+
 def run(options: argparse.Namespace, name: str) -> None:
     """Train with one method: an agent of torchrun in each host, with one worker."""
     script = [str(Path(__file__).resolve()), "--worker", name, "--data", str(options.data)]
     script += ["--out", str(options.out), "--model", options.model, "--rate", options.rate]
     script += ["--hosts", str(options.hosts), "--seed", str(options.seed)]
+    script += ["--first", str(options.first)] if options.first else []
     history_path(options, name).unlink(missing_ok=True)
     logs = [options.out / f"{name}-host{i}.log" for i in range(options.hosts)]
     with ExitStack() as stack:
@@ -130,9 +169,13 @@ def work(options: argparse.Namespace) -> None:
             sent = f"{point.bytes / 1e6:.0f} MB sent"
             print(f"{name}: step {point.step}, {point.seconds:.0f} s, {sent}", flush=True)
 
-    history = over_network(options.data, options.model, name, options.seed, progress)
-    if history is None:
-        return
+    history = over_network(options.data, options.model, name, options.seed, progress, options.first)
+    if history is not None:
+        write(options, name, history)
+
+
+def write(options: argparse.Namespace, name: str, history: list[dict[str, Any]]) -> None:
+    """Keep a history, with its settings before it."""
     path = history_path(options, name)
     lines = [header(options, name), *history]
     draft = path.with_suffix(".tmp")
@@ -148,6 +191,8 @@ def history_path(options: argparse.Namespace, name: str) -> Path:
 def header(options: argparse.Namespace, name: str) -> dict[str, Any]:
     """The first line of a history: all that decides it."""
     network = {"hosts": options.hosts, "rate": options.rate}
+    if options.first is not None:
+        network["first"] = options.first
     return {**settings(options.model, name, options.seed), **network}
 
 

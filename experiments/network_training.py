@@ -6,7 +6,7 @@ import contextlib
 import json
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -43,12 +43,25 @@ class Method:
     coda: dict[str, Any] = field(default_factory=dict)
 
 
+_MILD, _STRONG = codauc.Nesterov(1.0, 0.5), codauc.Nesterov(0.7, 0.9)
 METHODS = {
     "ddp": Method("data parallel (DDP)"),
     "np-ppd-sg": Method("NP-PPD-SG, I=1", sync_every=1),
     "coda": Method("CoDA, I=64", sync_every=64),
     "coda-bf16": Method("CoDA, bf16", 64, "coda", {"compress": "bf16"}),
     "coda-int8": Method("CoDA, int8", 64, "coda", {"compress": "int8"}),
+    "coda-int4": Method("CoDA, int4", 64, "coda", {"compress": "int4"}),
+    "coda-int2": Method("CoDA, int2", 64, "coda", {"compress": "int2"}),
+    "coda-int2-mild": Method(
+        "CoDA, int2, outer step (1, 0.5)", 64, "coda", {"compress": "int2", "outer": _MILD}
+    ),
+    "coda-int2-strong": Method(
+        "CoDA, int2, outer step (0.7, 0.9)", 64, "coda", {"compress": "int2", "outer": _STRONG}
+    ),
+    "coda-int2-128": Method("CoDA, I=128, int2", 128, "coda", {"compress": "int2"}),
+    "coda-int2-128-mild": Method(
+        "CoDA, I=128, int2, outer step (1, 0.5)", 128, "coda", {"compress": "int2", "outer": _MILD}
+    ),
     "coda-overlap": Method("CoDA, overlap", 64, "coda", {"delay": 56}),
     "coda-int8-overlap": Method(
         "CoDA, int8 and overlap", 64, "coda", {"compress": "int8", "delay": 16}
@@ -185,11 +198,13 @@ class Job:
     pos_ratio: float
     tell: Callable[[Snapshot], None] = lambda _: None
     points: tuple[int, int] = (40, 60)
+    first: int | None = None
 
     @property
     def schedule(self) -> list[codauc.Stage]:
-        """The stages of the run."""
-        return self.numbers.schedule(self.method.sync_every)
+        """The stages of the run; of one that is only timed its `first` steps."""
+        stages = self.numbers.schedule(self.method.sync_every)
+        return stages if self.first is None else [replace(stages[0], steps=self.first)]
 
     def watch(self, sent: Callable[[int], int]) -> Watch:
         """A clock for the run."""
@@ -292,7 +307,12 @@ def curve(watch: Watch, model: nn.Module, data: Task) -> list[dict[str, Any]]:
 
 
 def over_network(
-    directory: Path, model: str, name: str, seed: int, tell: Callable[[Snapshot], None]
+    directory: Path,
+    model: str,
+    name: str,
+    seed: int,
+    tell: Callable[[Snapshot], None],
+    first: int | None = None,
 ) -> list[dict[str, Any]] | None:
     """Do the part of this process in a run that torchrun started; worker 0 returns the history."""
     data, network = load(directory, seed), build(model, seed)
@@ -300,7 +320,7 @@ def over_network(
         source = batches(data, group.size, group.rank, seed)
         numbers = Numbers(**tuned(model, name))
         method, marks = METHODS[name], POINTS[model]
-        job = Job(group, source, network, method, numbers, data.pos_ratio, tell, marks)
+        job = Job(group, source, network, method, numbers, data.pos_ratio, tell, marks, first)
         watch = train(job)
         history = None if group.rank else curve(watch, build(model, seed), data)
         group.sum_(torch.zeros(1), "end")  # torchrun's agents complain of those who leave early

@@ -1,6 +1,7 @@
 """Claims about `codauc plan`: what it says before a run is what the run's ledger counts."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,8 +10,8 @@ from torch import nn
 import codauc
 from codauc.cli.main import main
 from codauc.models import PatchNet
-from codauc.runs.settings import Recipe
-from codauc.training.recipe import factor_of
+from codauc.runs.settings import CommunicationSettings, Recipe
+from codauc.training.recipe import PAPER, factor_of, plan
 
 LINK = ("--bandwidth", "100mbit", "--latency", "1ms")
 
@@ -91,9 +92,61 @@ def test_a_step_is_measured_on_this_machine(capsys):
     assert 0 < found["workload"]["step_seconds"] < 60
 
 
+def test_theorem_1_gives_the_harmless_period_and_rare_positives_are_counted(capsys):
+    options = ("--workers", "16", "--parameters", "1m", "--step-time", "20ms")
+    assert main(["plan", *options, "--lr", "0.001", "--pos-ratio", "0.01"]) == 0
+    said = capsys.readouterr().out
+    assert "Harmless by Theorem 1 with a step size of 0.001: I up to 7," in said
+    assert "With 0.01 positives a batch of 32 has 0.32 samples of the rarer class" in said
+    assert "at most 50.5" in said  # 1 / (2 p (1 - p))
+
+
+def test_the_harmless_period_is_that_of_the_option_theorem(capsys):
+    from codauc.training.communication_plan import harmless_period
+
+    for lr, workers in ((0.1, 4), (0.0025, 4), (1e-4, 16), (3.0, 2)):
+        every = CommunicationSettings(workers=workers, sync_every="theorem")
+        recipe = replace(PAPER, lr=lr, steps=10, stages=1)
+        assert plan(recipe, every).stages[0].sync_every == harmless_period(lr, workers)
+
+
+def test_a_second_machine_is_judged_beside_all(capsys):
+    options = ("--workers", "8", "--parameters", "25m", "--step-time", "5ms")
+    assert main(["plan", *options, "--bandwidth", "10mbit"]) == 0
+    said = capsys.readouterr().out
+    assert "8 workers process" in said
+    assert "A second machine alone: two process" in said
+    both = planned(capsys, *options), planned(capsys, "--workers", "2", *options[2:])
+    assert both[0]["speed_up_of_two"] == both[1]["speed_up"]
+
+
+def test_a_thousand_workers_over_the_internet_need_a_tree_or_levels(capsys):
+    options = ("--workers", "1000", "--parameters", "25m", "--step-time", "100ms", "--latency",
+               "50ms", "--bandwidth", "20mbit", "--recipe", "paper")  # fmt: skip
+    assert main(["plan", *options, "--json"]) == 0
+    ways = {way["name"]: way for way in json.loads(capsys.readouterr().out)["averaging"]}
+    ring, tree, levels = (ways[n] for n in ("ring", "tree", "two levels, groups of 32"))
+    assert (ring["latencies"], tree["latencies"], levels["latencies"]) == (1998, 20, 124)
+    assert levels["seconds"] < ring["seconds"] / 4  # 6 s of latency in place of 100
+    assert 1.9 * ring["bytes_per_worker"] > levels["bytes_per_worker"] >= ring["bytes_per_worker"]
+    message = 25e6 * 2 / 8 * (1 + 2 * 8 / 256)  # codes of two bits, and a scale for each 256
+    assert tree["bytes_per_worker"] == pytest.approx(2 * message, rel=0.01)
+    assert tree["seconds"] == pytest.approx(20 * (0.05 + message / 2.5e6), rel=0.01)
+    for way in ways.values():  # I steps, of which a round is a twentieth
+        computing = way["period"] * 0.1
+        assert way["seconds"] / (way["seconds"] + computing) <= 0.05
+    assert main(["plan", *options]) == 0
+    assert "two levels, groups of 32" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
+        (("--workers", "2", "--parameters", "1m", "--step-time", "1s", "--lr", "0"), "--lr 0"),
+        (
+            ("--workers", "2", "--parameters", "1m", "--step-time", "1s", "--pos-ratio", "1.5"),
+            "--pos-ratio 1.5",
+        ),
         (("--workers", "1", "--parameters", "1m", "--step-time", "1s"), "--workers 1: expected at"),
         (("--workers", "2", "--step-time", "1s"), "--model and --parameters: expected one of them"),
         (("--workers", "2", "--parameters", "1m"), "--step-time and --measure: expected one"),

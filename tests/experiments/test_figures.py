@@ -2,6 +2,7 @@
 
 import csv
 import math
+import re
 import xml.etree.ElementTree as ElementTree
 from dataclasses import fields, replace
 
@@ -9,10 +10,13 @@ import pytest
 
 from codauc.reproduce import study_tables as tables
 from codauc.reproduce.figure_definitions import catalogue, figures, points
-from codauc.reproduce.findings import findings, harmless
+from codauc.reproduce.findings import findings, harmless, harmless_range
+from codauc.reproduce.measured_constants import StageConstants
+from codauc.reproduce.overview import write_overview
 from codauc.reproduce.reproduction import Reproduction
 from codauc.reproduce.study import Study, StudyPoint, Tuned
 from codauc.reproduce.study_output import Shown, write
+from codauc.reproduce.study_reading import read_shown
 from codauc.reproduce.study_results import (
     Link,
     Results,
@@ -198,8 +202,8 @@ def _LOSSES(harmless):  # noqa: N802
 
 def test_findings_hold_where_the_numbers_do():
     found = findings(SMALL, made_up())
-    assert len(found) == 14
-    assert [each.verdict for each in found] == ["holds"] * 14
+    assert len(found) == 15
+    assert [each.verdict for each in found] == ["holds"] * 15
     assert harmless(SMALL, made_up(), 16) == 64
     assert harmless(SMALL, made_up(), 4) == 512
 
@@ -209,7 +213,7 @@ def test_findings_hold_where_the_numbers_do():
     [
         ({StudyPoint(16, 8): (0.83, 3.0)}, "K=16, I=8 against K=1"),
         ({StudyPoint(4, 8): (0.82, 1.5)}, "K=4, I=8 against K=1"),
-        ({StudyPoint(16, 64): (0.81, 9.0)}, "K=16, I=64 against I=1"),
+        ({StudyPoint(16, 64): (0.81, 9.0)}, "nothing: K=16, I=64 against I=1"),
         ({StudyPoint(16, 1024): (0.83, 9.0)}, "Too large an I"),
         ({StudyPoint(4, 8): (0.80, 9.0)}, "at a loss of 0.01: K=4"),
         ({StudyPoint(16, 8): (0.7, 9.0)}, "K=16, I=8 against K=1"),  # does not reach the target
@@ -262,6 +266,7 @@ def shown(results, **changes):
 
 def test_everything_that_is_shown_is_written(tmp_path):
     write(shown(made_up()), tmp_path)
+    assert len(ElementTree.parse(tmp_path / "tuning.svg").getroot().findall("{*}svg")) == 1
     for name in ("workers", "period", "period-k4", "headline"):
         root = ElementTree.parse(tmp_path / f"{name}.svg").getroot()
         assert len(root.findall("{*}svg")) == 2  # iterations and time; rounds and bytes
@@ -276,9 +281,66 @@ def test_everything_that_is_shown_is_written(tmp_path):
     assert "abc1234" in page
     assert "modelled" in page
     text = (tmp_path / "README.md").read_text()
-    assert text.count("| holds |") == 14
+    assert text.count("| holds |") == 15
     for name in ("workers", "headline"):
         assert f"({name}.svg)" in text
+
+
+def test_a_study_is_read_again_from_its_tables_and_shown_with_others(tmp_path):
+    constants = [StageConstants(16, 8, 1, 0.9, 0.1, 0.02, 0.001, 0.5, 0.3, 5 / 7)]
+    first = shown(made_up(), constants=constants, cpu_seconds=3600.0)
+    slow = made_up(points={StudyPoint(16, 8): (0.83, 3.0)})
+    second = shown(slow, study=replace(SMALL, model="resnet8", start="estimate"))
+    zeros = shown(made_up(), study=replace(SMALL, model="resnet8"))
+    for number, each in enumerate((first, second, zeros)):
+        write(each, tmp_path / str(number))
+    (tmp_path / "1" / "why.md").write_text("It was made up so.")
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    write_overview(tmp_path)
+    assert {path: path.read_bytes() for path in before} == before
+    again = read_shown(tmp_path / "0")
+    assert again.results.evaluations == first.results.evaluations
+    assert again.constants == constants
+    assert again.command == first.command
+    page = (tmp_path / "index.html").read_text()
+    text = (tmp_path / "README.md").read_text()
+    for part in (page, text):
+        assert "It was made up so." in part
+        assert "CIFAR-10 71%, resnet8, estimated start" in part
+        assert "K=16, I=8 against K=1: 3.23" in part  # what does not hold, in the first table
+        assert "1 h 0 min" in part
+    (row,) = [line for line in text.splitlines() if line.endswith("| yes |")]  # of the starts
+    assert "K=16, I=8 against K=1" in row
+    assert "CIFAR-100 with 71% positives" in text  # which is missing
+    for file in re.findall(r"\]\(([^)]+\.svg)\)", text):
+        assert (tmp_path / file).exists()
+
+
+def test_the_harmless_periods_of_two_data_sets_are_compared(tmp_path):
+    tolerant = {StudyPoint(16, i): (0.83, 9.0) for i in (64, 512, 1024)}
+    write(shown(made_up()), tmp_path / "cifar10")
+    write(shown(made_up(points=tolerant), study=replace(SMALL, data="imagenet")), tmp_path / "i")
+    write_overview(tmp_path)
+    text = (tmp_path / "README.md").read_text()
+    (row,) = [line for line in text.splitlines() if line.startswith("| ImageNet tolerates")]
+    assert "holds in 1 of 2 comparisons; K=16: 1024 on ImageNet, 64 on CIFAR-10 71%" in row
+    assert "K=4: 512 on ImageNet, 512 on CIFAR-10" in row
+
+
+def test_tables_that_cannot_be_read_are_named(tmp_path):
+    write(shown(made_up()), tmp_path / "study")
+    (tmp_path / "study" / "curves.csv").write_text("point\nk1\n")
+    with pytest.raises(ValueError, match="study holds tables that cannot be read"):
+        write_overview(tmp_path)
+
+
+def test_an_interval_of_the_largest_harmless_period_is_of_its_losses_intervals():
+    assert harmless_range(SMALL, made_up(), 16) == (64, 64, 64)
+    doubtful = made_up()
+    run = list(doubtful.evaluations[StudyPoint(16, 64)][0])
+    run[-1] = replace(run[-1], auc=run[-1].auc - 0.02)
+    doubtful.evaluations[StudyPoint(16, 64)][0] = run
+    assert harmless_range(SMALL, doubtful, 16) == (64, 8, 64)
 
 
 def test_without_the_time_of_a_step_nothing_is_said_of_time():
@@ -291,7 +353,7 @@ def test_without_the_time_of_a_step_nothing_is_said_of_time():
 
 
 def test_a_study_of_which_nothing_has_run_can_be_shown(tmp_path):
-    write(shown(Results({}), step_seconds=math.nan), tmp_path)
+    write(shown(Results({}), step_seconds=math.nan, tried={}), tmp_path)
     assert not list(tmp_path.glob("*.svg"))
     assert "not measured" in (tmp_path / "index.html").read_text()
 

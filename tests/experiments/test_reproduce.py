@@ -14,6 +14,7 @@ import pytest
 
 from codauc.cli.main import main
 from codauc.reproduce.jobs import RunJob, run_side_by_side
+from codauc.reproduce.measured_constants import measure_once, read_constants
 from codauc.reproduce.reproduction import Reproduction
 from codauc.reproduce.study import Study, StudyPoint, Tuned
 from codauc.runs.directory import METRICS, SUMMARY, RunFolder
@@ -48,7 +49,7 @@ def test_what_is_finished_is_not_run_again_and_what_fails_is_named(cifar10, tmp_
 
 def test_a_step_size_with_which_a_run_diverges_is_not_chosen(cifar10, tmp_path):
     study = Study("cifar10", 71, "tiny", source=str(cifar10))
-    made = Reproduction(study, ("tuning",), tmp_path)
+    made = Reproduction(study, ("tuning",), tmp_path, seeds=1)
     for lr, auc in ((0.1, 0.7), (0.3, 0.8)):
         folder = RunFolder(made.job(StudyPoint(1), Tuned(64, lr), 0, tuning=True).out)
         folder.path.mkdir(parents=True)
@@ -63,6 +64,24 @@ def test_a_step_size_with_which_a_run_diverges_is_not_chosen(cifar10, tmp_path):
     assert run_side_by_side([bad], at_once=1) == failed  # at once
     assert made.tuned("auc") == {Tuned(64, 0.1): 0.7, Tuned(64, 0.3): 0.8, Tuned(64, 0.9): 0.0}
     assert made.chosen()["auc"] == Tuned(64, 0.3)
+
+
+def test_a_step_size_that_fails_with_one_seed_is_not_chosen(tmp_path):
+    study = Study("cifar10", 71, "tiny", source="somewhere")
+    made = Reproduction(study, ("tuning",), tmp_path, seeds=2)
+
+    def finish(lr, seed, auc):
+        folder = RunFolder(made.tuning_job("auc", Tuned(64, lr), seed).out)
+        folder.path.mkdir(parents=True)
+        folder.write_json(SUMMARY, {"finished": True, "validation_auc": auc})
+
+    for lr, aucs in ((0.1, (0.70, 0.72)), (0.3, (0.73, 0.73)), (0.9, (0.80, 0.47))):
+        finish(lr, 0, aucs[0])
+        assert made.tuned("auc")[Tuned(64, lr)] is None  # until both seeds are known
+        finish(lr, 1, aucs[1])
+    assert made.chosen()["auc"] == Tuned(64, 0.3)
+    assert made.tried("auc")[Tuned(64, 0.9)] == pytest.approx(0.635)
+    assert len(made.tuning_jobs()) == 6
 
 
 def alive(out):
@@ -148,8 +167,57 @@ def test_other_data_sets_build_load_and_train(name, scale, count, request, capsy
     data = request.getfixturevalue(name.split("-")[0])
     code, said, told = reproduce(capsys, name, "--data", data, "--scale", scale, "--dry-run")
     assert code == 0
-    model = "patchnet of 43,233" if scale == "small" else "resnet50 of 23,510,081"
+    model = {
+        ("cifar100", "small"): "patchnet of 43,233",
+        ("imagenet", "small"): "patchnet of 47,841",  # at 64 pixels
+    }.get((name.split("-")[0], scale), "resnet50 of 23,510,081")
     assert told.count(model) == int(said.split()[0]) == count
+
+
+def test_weights_are_pretrained_once_on_other_images_and_those_decoded_once(
+    cifar10, imagenet, tmp_path, monkeypatch, capsys
+):
+    begun = []
+    monkeypatch.setattr(Reproduction, "run", lambda self, *_: begun.append(self) or {})
+    arguments = ["cifar10-71-workers", "--data", cifar10, "--scale", "tiny", "--model", "resnet8"]
+    arguments += ["--pretrain", imagenet, "--out", tmp_path, "--lr", "0.1", "--seeds", "1"]
+    code, _, told = reproduce(capsys, *arguments)
+    assert code == 0
+    assert "are decoded once, at 32 pixels" in told
+    assert "A run with K=16, 256 steps of each worker, simulated in one process, one after" in told
+    assert "All that is left: about" in told
+    study = begun[0].study
+    assert study.folder == "cifar10-71-tiny-resnet8-finetuned-eta0.1"
+    weights = Path(study.pretrained)
+    facts = json.loads(weights.with_suffix(".json").read_text())
+    assert facts["classes"] == 4
+    assert facts["images"] == round(0.9 * 208)
+    made = weights.stat().st_mtime_ns
+    code, _, told = reproduce(capsys, *arguments)  # what is there is not made again
+    assert weights.stat().st_mtime_ns == made
+    assert "decoded once" not in told
+    short = begun[1].job(StudyPoint(2, 8), Tuned(16, 0.1), 0)
+    changed = short.settings.with_changes("recipe", stages=1, evaluations=1)
+    assert run_side_by_side([short._replace(settings=changed)], at_once=1) == {}
+    (kept,) = RunFolder(short.out).summary()["notes"] or ("",)
+    assert "fc.weight" not in kept  # the head of other classes is left out in silence
+
+
+def test_the_constants_of_table_1_are_measured_once(cifar10, tmp_path):
+    study = Study("cifar10", 71, "tiny", source=str(cifar10), start="estimate")
+    path = tmp_path / "constants.json"
+    for _ in range(2):
+        measure_once(study, Tuned(64, 0.1), StudyPoint(4, 8), path)
+        made = path.stat().st_mtime_ns
+    assert path.stat().st_mtime_ns == made
+    first, second = read_constants(path)
+    assert (first.stage, second.stage, second.lr) == (1, 2, pytest.approx(0.1 / 3))
+    for each in (first, second):
+        assert 0 < each.drift <= each.bound <= each.printed_bound
+        assert 0 < each.variance < each.gradient**2
+        assert each.dual_variance > 0
+        assert each.pos_ratio == pytest.approx(5 / 7, abs=0.01)
+    assert first.drift > second.drift  # a smaller step size
 
 
 def test_the_list_names_everything_without_data(capsys):
@@ -190,6 +258,10 @@ def test_a_plan_says_how_to_run_everything_elsewhere(cifar10, tmp_path, capsys):
         (["cifar10-71", "--data", CIFAR, "--latency", "-1"], "--latency=-1"),
         (["cifar100-71", "--data", CIFAR], "holds no CIFAR-100"),
         (["imagenet-71", "--data", CIFAR], "holds no ImageNet"),
+        (["cifar10-71", "--data", CIFAR, "--pretrain", CIFAR], "the study's own data"),
+        (["cifar10-71", "--data", CIFAR, "--pretrain", "."], "expected images of one of CIFAR-10"),
+        (["cifar10-71", "--data", CIFAR, "--model", "resnet9"], "did you mean 'resnet8'"),
+        (["overview"], "holds no study"),
     ],
 )
 def test_what_is_wrong_is_said_before_anything_is_run(

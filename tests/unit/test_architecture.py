@@ -263,6 +263,7 @@ PRIVATE_OF_LIBRARIES = {
     "_actions": "argparse: the options of a parser",
     "_SubParsersAction": "argparse: the commands of a parser",
     "_children": "multiprocessing: active_children() would reap them",
+    "_linear_pointwise": "oneDNN's product of matrices, with a plain path beside it",
     "_type_": "ctypes: public in spite of its name",
 }
 

@@ -17,6 +17,7 @@ OWN = {  # of each network by name: arguments, and the shape of two samples
     "patchnet": ({"widths": (4, 8), "patch": 2}, (2, 3, 16, 8)),
     "resnet18": ({}, (2, 3, 32, 32)),
     "resnet20": ({"in_channels": 1}, (2, 1, 16, 16)),
+    "resnet8": ({}, (2, 3, 32, 32)),
     "resnet50": ({}, (2, 3, 32, 32)),
     "tabular": ({"numbers": 4, "categories": (1, 1), "widths": (5, 3)}, (2, 6)),
 }

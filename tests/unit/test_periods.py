@@ -110,16 +110,21 @@ def test_with_a_constant_step_size_it_is_the_fixed_period_bit_for_bit():
 # By measured times and drift
 
 
-def test_rounds_take_a_share_of_the_time_and_drift_stays_in_bounds():
+def test_rounds_take_a_share_of_the_time_where_drift_allows_it():
     for seconds, drift in itertools.product((1e-4, 1e-2, 1.0), (1e-4, 1e-2, 1.0)):
         measured = Measured(0.01, seconds, drift)
         found = measured_period(16, 1, measured)
-        cheap = seconds / (found * 0.01 + seconds) <= 0.05 + 1e-9
-        near = drift * found / 16 <= 0.05 * (1 + 1e-9)
-        assert near or found == 1
-        assert cheap or drift * (found + 1) / 16 > 0.05
+        assert seconds / (found * 0.01 + seconds) <= 0.05 + 1e-9 or drift * found / 16 > 0.05
         if found > 1:  # the shortest that is cheap enough
             assert seconds / ((found - 1) * 0.01 + seconds) > 0.05
+
+
+def test_where_both_cannot_be_had_the_period_is_between_and_nearer_to_drifts():
+    for seconds, drift in itertools.product((1.0, 30.0), (0.1, 0.5)):
+        found = measured_period(64, 1, Measured(0.01, seconds, drift))
+        near, cheap = 64 * 0.05 / drift, seconds * 0.95 / (0.05 * 0.01)
+        assert near < found < cheap
+        assert math.log(found / near) == pytest.approx(math.log(cheap / near) / 3, abs=0.05)
 
 
 def test_what_is_not_known_yet_gives_the_least_period():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 
 import torch
@@ -38,11 +39,28 @@ def tensors_outside_rounds(opt: PPDSG) -> list[list[Tensor]]:
     return list(by_dtype.values())
 
 
+def take_first(group: Group, tensor: Tensor) -> None:
+    """Give every worker the tensor of worker 0; where all have the same, only hashes are sent.
+
+    That is the case where all made the network with the same seed. The root of a broadcast's tree
+    sends the tensor log2(K) times: as much as 30 rounds of 2-bit messages.
+    """
+    found = group.gather(torch.tensor([_hash(tensor)], device=tensor.device), "start")
+    if len(set(found.flatten().tolist())) > 1:
+        group.broadcast_(tensor, "start")
+
+
+def _hash(tensor: Tensor) -> int:
+    """Of a tensor's bytes."""
+    values = tensor.detach().contiguous().flatten().view(torch.uint8).cpu().numpy()
+    return int.from_bytes(hashlib.sha256(values.data).digest()[:7], "big")
+
+
 def broadcast_outside_rounds(opt: PPDSG, group: Group) -> None:
     """Give every worker those tensors of worker 0, in one message for each dtype."""
     for tensors in tensors_outside_rounds(opt):
         joined = torch.cat([tensor.flatten() for tensor in tensors])
-        group.broadcast_(joined, "start")
+        take_first(group, joined)
         parts = torch.split(joined, [tensor.numel() for tensor in tensors])
         for tensor, part in zip(tensors, parts, strict=True):
             tensor.copy_(part.view_as(tensor))

@@ -165,7 +165,7 @@ def _plan(parser: Parser) -> None:
     _add(parser, "--parameters", "trained parameters, such as 1100000 or 1.1m", "N")
     _add(parser, "--model", "a network by name, in place of --parameters", "NAME")
     _add(parser, "--image-size", "pixels of its images (default: 32)", "N", type=int, default=32)
-    _add(parser, "--batch-size", "samples per step, for --measure (default: 32)", "N", type=int,
+    _add(parser, "--batch-size", "samples per step (default: 32)", "N", type=int,
          default=32)  # fmt: skip
     _add(parser, "--step-time", "seconds of one step, such as 20ms", "TIME")
     _add(parser, "--measure", "measure a step of --model on this machine instead")
@@ -173,6 +173,8 @@ def _plan(parser: Parser) -> None:
          default="100mbit")  # fmt: skip
     _add(parser, "--latency", "of each message (default: 1ms)", "TIME", default="1ms")
     _add(parser, "--steps", "steps of the run (default: 4000)", "N", type=int, default=4000)
+    _add(parser, "--lr", "step size, for the I that Theorem 1 calls harmless", "ETA", type=float)
+    _add(parser, "--pos-ratio", "share of positives, for what it asks for", "P", type=float)
     _add(parser, "--recipe", "default, whose adaptive steps send second moments, or paper", "NAME",
          choices=("default", "paper"), default="default")  # fmt: skip
     _add(parser, *_JSON)
@@ -284,6 +286,8 @@ def _reproduce(command: Parser) -> None:
         if each.name in ("start", "pretrained"):
             add_setting(command, each, each.name)
     command.set_defaults(start="zero", pretrained=None)
+    add("--pretrain", "images of another data set, whose classes the network learns first", "PATH")
+    add("--model", "another network than the scale's, such as resnet8, which has BatchNorm", "NAME")
     add("--processes", "one process per worker, not one per run")
     number = {"type": float}
     add("--latency", "milliseconds of the modelled link (%(default)s)", "MS", default=0.1, **number)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
+from codauc._internal.checks import real
 from codauc._internal.formats import duration, size
 from codauc._internal.text_table import table
 
 _COUNTS = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "b": 1e9}
 _TIMES = {"": 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "min": 60.0, "h": 3600.0}
+_MANY = 32  # workers from which on ways to average are compared
 _RATES = {"bit": 1 / 8, "kbit": 1e3 / 8, "mbit": 1e6 / 8, "gbit": 1e9 / 8}
 
 
@@ -56,7 +58,14 @@ def plan_text(options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     ]
     heads = ["method", "I", "weights", "rounds", "sent/worker", "time", "communicating", "memory"]
     gain = plans.speed_up(work, best, network.workers)
-    notes = _notes(gain, network.workers, plans.most_workers(work, network, best.period))
+    two = replace(network, workers=2)
+    second = plans.speed_up(work, plans.recommended(plans.planned_runs(work, two)), 2)
+    ways = plans.ways_to_average(work, network) if network.workers >= _MANY else []
+    notes = [
+        *_notes(gain, network.workers, second, plans.most_workers(work, network, best.period)),
+        *_of_theory(options, network.workers),
+        *_of_many(ways),
+    ]
     first = (
         f"{network.workers} workers, {work.parameters:,} parameters, {work.steps:,} steps of "
         f"{1000 * work.step_seconds:.3g} ms each."
@@ -76,7 +85,8 @@ def plan_text(options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         "network": asdict(network),
         "command": _command(best, network, adaptive=work.adaptive),
     }
-    return text, {**values, "runs": [asdict(run) for run in runs], "speed_up": gain}
+    lists = {"runs": [asdict(run) for run in runs], "averaging": [asdict(way) for way in ways]}
+    return text, {**values, **lists, "speed_up": gain, "speed_up_of_two": second}
 
 
 def _workers(count: int) -> int:
@@ -128,15 +138,73 @@ def _adaptive(options: dict[str, Any]) -> bool:
     return bool(options["recipe"] != "paper")
 
 
-def _notes(gain: float, workers: int, most: int) -> list[str]:
-    worth = "worth it" if gain > 1.5 else "hardly worth it" if gain > 1 else "slower than one alone"
-    notes = [f"{workers} workers process {gain:.2g} times the samples of one per second: {worth}."]
+def _notes(gain: float, workers: int, second: float, most: int) -> list[str]:
+    notes = [_worth(f"{workers} workers process", gain)]
+    if workers > 2:
+        notes.append(_worth("A second machine alone: two process", second))
     if most < 1000:
         notes.append(
             f"Beyond {most} workers a ring spends more time on latency than on computing: average "
             "inside machines more often than across (local_every), or use a larger I."
         )
     return notes
+
+
+def _worth(who: str, gain: float) -> str:
+    worth = "worth it" if gain > 1.5 else "hardly worth it" if gain > 1 else "slower than one alone"
+    return f"{who} {gain:.2g} times the samples of one per second: {worth}."
+
+
+def _of_theory(options: dict[str, Any], workers: int) -> list[str]:
+    """What is harmless by Theorem 1 for a step size, and what a share of positives asks for."""
+    from codauc.training.communication_plan import HARMLESS, harmless_period, largest_step
+
+    notes, lr, p = [], options["lr"], options["pos_ratio"]
+    if lr is not None:
+        lr = real("lr", lr, above=0, remedy="use the step size of the first stage")
+        notes.append(
+            f"Harmless by Theorem 1 with a step size of {lr:g}: I up to "
+            f"{harmless_period(lr, workers)}, and more as it falls (--sync-every theorem). In the "
+            f"experiments {HARMLESS} cost 0.003 of AUC or less."
+        )
+    if p is not None:
+        p = real("pos_ratio", p, above=0, below=1, remedy="use the share of positives")
+        rare = options["batch_size"] * min(p, 1 - p)
+        notes.append(
+            f"With {p:.3g} positives a batch of {options['batch_size']} has {rare:.2g} samples of "
+            "the rarer class; with recipe paper the step size is at most "
+            f"{largest_step(p):.3g}."
+        )
+    return notes
+
+
+def _of_many(ways: list[Any]) -> list[str]:
+    """What a round of many workers costs, the message in 2 bits."""
+    if not ways:
+        return []
+    rows = [
+        [
+            way.name,
+            f"{way.latencies:,}",
+            size(way.bytes_per_worker),
+            duration(way.seconds),
+            f"{way.period:,}",
+        ]
+        for way in ways
+    ]
+    heads = [
+        "a round of 2-bit messages",
+        "latencies",
+        "sent/worker",
+        "time",
+        "I for 5% of the time",
+    ]
+    return [
+        "",
+        table(heads, rows),
+        "Trees and levels are not in codauc: they say what a larger network would need.",
+        "",
+    ]
 
 
 def _command(run: Any, network: Any, *, adaptive: bool) -> str:

@@ -9,6 +9,7 @@ import tarfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple, TypeVar
 
@@ -108,38 +109,59 @@ def _from_tar(path: Path, forms: Sequence[Form], remedy: str) -> tuple[Form, lis
     raise ValueError(f"{path} holds {_some(names)}: expected {_expected(forms)}; {remedy}.")
 
 
+def tar_files(path: Path) -> Iterator[tuple[str, Callable[[], bytes]]]:
+    """The name of every plain file in a tar file, and how it is read before the next is asked for.
+
+    It may hold many: of all others but the standard sets nobody knows how many.
+    """
+    with _readable(path, "get it"), _unzipped(path) as stream:
+        for member in _plain_files(stream, most=10**8, size=2**42):
+            yield member.name, partial(_data, stream, member)
+
+
 def _members(path: Path, forms: Sequence[Form]) -> tuple[list[str], dict[str, File]]:
-    """The names of all plain files of a tar file, and those that belong to one of the forms.
+    """The names of all plain files of a tar file, and those that belong to one of the forms."""
+    wanted = {
+        PurePosixPath(at, name) for form in forms for at in ("", form.folder) for name in form.files
+    }
+    names, found = list[str](), dict[str, File]()
+    with _unzipped(path) as stream:
+        for member in _plain_files(stream, most=_MOST_MEMBERS, size=_MOST_BYTES):
+            names.append(member.name)
+            place = PurePosixPath(member.name)
+            if place in wanted and place.name in found:
+                raise ValueError(f"it holds {place.name} twice, the second time as {place}")
+            if place in wanted:
+                found[place.name] = File(f"{path}: {member.name}", _data(stream, member))
+    return names, found
+
+
+def _plain_files(stream: io.BufferedIOBase, *, most: int, size: int) -> Iterator[tarfile.TarInfo]:
+    """The plain files of a tar file, with the stream at the data of each.
 
     Headers are read one by one, and extended ones (long names, PAX) passed over: tarfile would read
     them whole at any length. Links are not followed.
     """
-    wanted = {
-        PurePosixPath(at, name) for form in forms for at in ("", form.folder) for name in form.files
-    }
-    names, found, entries = list[str](), dict[str, File](), 0
-    with gzip.open(path) if _is_zipped(path) else path.open("rb") as stream:
-        while block := stream.read(tarfile.BLOCKSIZE).rstrip(b"\0"):
-            block = block.ljust(tarfile.BLOCKSIZE, b"\0")
-            member = tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
-            blocks = -(-member.size // tarfile.BLOCKSIZE)
-            end = stream.tell() + blocks * tarfile.BLOCKSIZE
-            _check_size(end)
-            entries += 1
-            if member.size < 0 or entries > _MOST_MEMBERS:
-                raise ValueError(f"it has more than {_MOST_MEMBERS} entries, or one of size < 0")
-            if member.type in (tarfile.REGTYPE, tarfile.AREGTYPE):
-                names.append(member.name)
-                place = PurePosixPath(member.name)
-                if place in wanted and place.name in found:
-                    raise ValueError(f"it holds {place.name} twice, the second time as {place}")
-                if place in wanted:
-                    found[place.name] = File(f"{path}: {member.name}", _data(stream, member))
-            stream.seek(end)
-        # The checksum of a gzipped file is at its very end.
-        while stream.read(_PART):
-            _check_size(stream.tell())
-    return names, found
+    entries = 0
+    while block := stream.read(tarfile.BLOCKSIZE).rstrip(b"\0"):
+        block = block.ljust(tarfile.BLOCKSIZE, b"\0")
+        member = tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
+        blocks = -(-member.size // tarfile.BLOCKSIZE)
+        end = stream.tell() + blocks * tarfile.BLOCKSIZE
+        _check_size(end, size)
+        entries += 1
+        if member.size < 0 or entries > most:
+            raise ValueError(f"it has more than {most} entries, or one of size < 0")
+        if member.type in (tarfile.REGTYPE, tarfile.AREGTYPE):
+            yield member
+        stream.seek(end)
+    # The checksum of a gzipped file is at its very end.
+    while stream.read(_PART):
+        _check_size(stream.tell(), size)
+
+
+def _unzipped(path: Path) -> io.BufferedIOBase:
+    return gzip.open(path) if _is_zipped(path) else path.open("rb")
 
 
 def _data(stream: io.BufferedIOBase, member: tarfile.TarInfo) -> bytes:
@@ -149,9 +171,9 @@ def _data(stream: io.BufferedIOBase, member: tarfile.TarInfo) -> bytes:
     return data
 
 
-def _check_size(size: int) -> None:
-    if size > _MOST_BYTES:
-        raise ValueError(f"it holds more than {_MOST_BYTES} bytes")
+def _check_size(size: int, most: int) -> None:
+    if size > most:
+        raise ValueError(f"it holds more than {most} bytes")
 
 
 def _is_zipped(path: Path) -> bool:

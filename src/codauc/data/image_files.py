@@ -7,6 +7,7 @@ import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -169,8 +170,14 @@ def _pillow() -> Any:
     return PIL.Image
 
 
+def decoded(data: bytes, where: str, size: int) -> Tensor:
+    """The pixels of an image file's content, as `ImageFiles` reads them: uint8 [3, size, size]."""
+    with _reading(where, BytesIO(data)) as image:
+        return _squared(image, size, 3).round().to(torch.uint8).expand(3, -1, -1)
+
+
 @contextmanager
-def _reading(path: str) -> Iterator[Image]:
+def _reading(path: str, content: BytesIO | None = None) -> Iterator[Image]:
     """The file's image, its header read; whatever fails with it is an error naming the file."""
     pillow = _pillow()
     with warnings.catch_warnings():
@@ -178,7 +185,7 @@ def _reading(path: str) -> Iterator[Image]:
         warnings.simplefilter("ignore")
         warnings.simplefilter("error", pillow.DecompressionBombWarning)
         try:
-            with pillow.open(regular_file(path), formats=FORMATS) as image:
+            with pillow.open(content or regular_file(path), formats=FORMATS) as image:
                 _usable(image)
                 yield image
         # Broken files make Pillow raise errors of many kinds, from OSError to SyntaxError.
@@ -199,11 +206,15 @@ def _usable(image: Image) -> None:
 def _pixels(path: str, size: int, channels: int) -> Tensor:
     """The pixels, from 0 to 255: [channels, size, size], or [1, size, size] if all are equal."""
     with _reading(path) as image:
-        image.load()  # which turns a TIFF, so that the next line finds nothing left to do
-        turn = _turn(image)
-        plain = _plain(image, channels)
-        upright = plain if turn is None else plain.transpose(turn)
-        pixels = torch.from_numpy(np.array(_square(upright, size)))
+        return _squared(image, size, channels)
+
+
+def _squared(image: Image, size: int, channels: int) -> Tensor:
+    image.load()  # which turns a TIFF, so that the next line finds nothing left to do
+    turn = _turn(image)
+    plain = _plain(image, channels)
+    upright = plain if turn is None else plain.transpose(turn)
+    pixels = torch.from_numpy(np.array(_square(upright, size)))
     return pixels.permute(2, 0, 1) if pixels.dim() == 3 else pixels.unsqueeze(0)
 
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from codauc._internal.checks import listed
 from codauc.data.data_settings import DataSettings
+from codauc.data.decoded_images import TESTS, is_class_folders, is_decoded, read_decoded
 from codauc.data.fingerprint import Marks, row_marks
 from codauc.data.image_files import ImageFiles
 from codauc.data.image_folders import SUFFIXES, ImageFolder, Scaling, image_folder, image_table
@@ -33,7 +34,6 @@ from codauc.data.tables.table_sources import TABLES
 
 SAMPLE = "fashion-tiny"  # comes with the package
 _CIFARS = {"cifar10": CIFAR10, "cifar100": CIFAR100}
-_TESTS = ("test", "val", "validation", "valid")
 _IMAGE_SIZE = 64
 
 
@@ -137,9 +137,7 @@ def holds(path: Path, name: str) -> bool:
     """Whether `path` is, or holds, what a data set of the paper is known by."""
     if name in _CIFARS:
         return _holds(path, _CIFARS[name])
-    inner = path / "train"
-    root = inner if inner.is_dir() else path
-    return root.is_dir() and any(root.glob("n[0-9]*"))
+    return is_class_folders(path)
 
 
 def _archive_in(source: str) -> NamedImages | None:
@@ -150,9 +148,17 @@ def _archive_in(source: str) -> NamedImages | None:
     for kind in _CIFARS.values():
         if _holds(path, kind):
             return _scaled(*read_cifar(path, kind))
+    if is_decoded(path):
+        return _decoded(path)
     folders = ("", "raw", "MNIST/raw", "FashionMNIST/raw")
     idx = any(any((path / folder).glob("train-images*idx3*")) for folder in folders)
     return _scaled(*read_mnist(path)) if idx else None
+
+
+def _decoded(path: Path) -> NamedImages:
+    classes, parts = read_decoded(path)
+    samples = {name: Samples(*part) for name, part in parts.items()}
+    return NamedImages(samples["train"], classes, samples.get("test"))
 
 
 def _scaled(train: Pixels, test: Pixels) -> NamedImages:
@@ -209,7 +215,7 @@ def _folders(settings: DataSettings, path: Path, *, labelled: bool) -> NamedImag
     root, tests = path, [Path(settings.test)] if settings.test else []
     if (path / "train").is_dir():
         root = path / "train"
-        tests += [path / name for name in _TESTS if (path / name).is_dir()]
+        tests += [path / name for name in TESTS if (path / name).is_dir()]
     found = image_folder(root, size, **scaling)
     test = image_folder(tests[0], size, **scaling) if tests else None
     return _named(found, str(root), test, str(tests[0]) if tests else "")

@@ -8,7 +8,7 @@ from torch import nn
 
 from codauc._internal.checks import choice
 from codauc._internal.imports import imported_class, is_import_path
-from codauc.models.resnet import ResNet18, ResNet20, ResNet50
+from codauc.models.resnet import ResNet8, ResNet18, ResNet20, ResNet50
 from codauc.models.small_networks import MLP, ConvNet, PatchNet
 from codauc.models.tabular import TabularNet
 from codauc.models.tabular_ensemble import TabularEnsemble
@@ -16,20 +16,26 @@ from codauc.models.tabular_ensemble import TabularEnsemble
 MODELS: dict[str, type[nn.Module]] = {
     model.model_name: model
     for model in (
-        *(ConvNet, MLP, PatchNet, ResNet18, ResNet20, ResNet50),
+        *(ConvNet, MLP, PatchNet, ResNet8, ResNet18, ResNet20, ResNet50),
         *(TabularNet, TabularEnsemble),
     )
 }
-IN_CHANNELS = ("patchnet", "resnet18", "resnet20", "resnet50")  # take the images' channels
+IN_CHANNELS = (
+    "patchnet",
+    "resnet8",
+    "resnet18",
+    "resnet20",
+    "resnet50",
+)  # take the images' channels
 
 
 def build(name: str, /, **arguments: Any) -> nn.Module:
     """The network called `name`, made with `arguments`.
 
-    `name` is one of "convnet", "mlp", "patchnet", "resnet18", "resnet20", "resnet50", "tabular"
-    and "tabular-ensemble", or the import path "package.module:Class" of an `nn.Module`. Importing a
-    module runs it, so take such names from people you trust. What the class raises becomes a
-    ValueError.
+    `name` is one of "convnet", "mlp", "patchnet", "resnet8", "resnet18", "resnet20", "resnet50",
+    "tabular" and "tabular-ensemble", or the import path "package.module:Class" of an `nn.Module`.
+    Importing a module runs it, so take such names from people you trust. What the class raises
+    becomes a ValueError.
     For the first kind `build(model.model_name, **model.arguments)` is the same architecture again.
 
     >>> build("mlp", inputs=3, widths=[4]).arguments

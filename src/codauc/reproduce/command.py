@@ -11,9 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from codauc._internal.checks import choice, listed, real, whole
 from codauc._internal.files import whole_file
+from codauc._internal.imports import is_import_path
 from codauc._internal.progress import note
 from codauc.data.image_sources import holds
+from codauc.models.registry import IN_CHANNELS
 from codauc.reproduce.figure_definitions import FIGURES, catalogue, figures
+from codauc.reproduce.overview import OVERVIEW, write_overview
+from codauc.reproduce.preparation import placed, prepare
 from codauc.reproduce.reproduction import TUNING, Reproduction
 from codauc.reproduce.study import DATA, Study
 from codauc.reproduce.study_output import Shown, write
@@ -30,19 +34,29 @@ def reproduce(options: dict[str, Any], say: Say) -> int:
     """List, plan, try or run; returns the exit code."""
     if options["list"]:
         return _list(say)
+    if options["name"] == OVERVIEW:
+        say(f"Page: {write_overview(options['out'])}")
+        return 0
     made = _made(options)
-    if options["dry_run"]:
-        return _try(made, options, say)
-    if made.study.scale == "paper" and options["pretrained"] is None:
+    quiet = options["quiet"] or options["json"]
+    given = options["pretrained"] or options["pretrain"] or options["dry_run"]
+    if made.study.scale == "paper" and not given:
         raise ValueError(
             "--scale paper without --pretrained: expected the file of torchvision's resnet50 "
             "weights, with which the paper begins; or --pretrained none to begin with random ones."
         )
-    if options["plan"]:
-        return _plan(made, say)
     try:
-        quiet = options["quiet"] or options["json"]
+        if made.study.pretraining:
+            made.claim()  # before weights are written there
+        prepare(made.study, options["out"], options["pretrain"], quiet=quiet)
+        if options["dry_run"]:
+            return _try(made, options, say)
+        if options["plan"]:
+            return _plan(made, say)
+        if not quiet:
+            note(made.said(options["jobs"]))
         failed = made.run(options["jobs"], None if quiet else options["name"])
+        made.measure_constants(quiet=quiet)
     except KeyboardInterrupt:
         note(f"Interrupted; the runs are kept in {made.folder}. Resume with the same command.")
         return 130
@@ -54,6 +68,7 @@ def reproduce(options: dict[str, Any], say: Say) -> int:
 
 
 def _list(say: Say) -> int:
+    say(f"{OVERVIEW:25s}one page of all studies in --out, from their tables")
     for name, (data, percent, some) in catalogue().items():
         if len(some) > 1:
             say(f"{name:25s}all of {DATA[data].title} with {percent}% positives:")
@@ -66,7 +81,7 @@ def _made(options: dict[str, Any]) -> Reproduction:
     names = catalogue()
     if options["name"] is None:
         raise ValueError("NAME is missing: expected one of those that --list prints.")
-    data, percent, wanted = names[choice("NAME", options["name"], tuple(names))]
+    data, percent, wanted = names[choice("NAME", options["name"], (*names, OVERVIEW))]
     expected = f"expected {DATA[data].archive}: {DATA[data].where}"
     if options["data"] is None:
         raise ValueError(f"--data is missing: {expected}.")
@@ -78,7 +93,11 @@ def _made(options: dict[str, Any]) -> Reproduction:
     for name in ("jobs", "seeds"):
         if options[name] is not None:
             whole(f"--{name}", options[name], least=1, remedy="leave it out for the default")
-    pretrained = options["pretrained"]
+    pretrained, model = options["pretrained"], options["model"]
+    if model is not None and not is_import_path(model):
+        choice("--model", model, ("convnet", *IN_CHANNELS))
+    if pretrained is not None and options["pretrain"] is not None:
+        raise ValueError("--pretrained with --pretrain: expected one of them; leave one out.")
     study = Study(
         data,
         percent,
@@ -89,9 +108,13 @@ def _made(options: dict[str, Any]) -> Reproduction:
         processes=options["processes"] or options["plan"],
         lr=options["lr"],
         start=options["start"],
+        model=model,
     )
     if study.pretrained is not None and not Path(study.pretrained).is_file():
         raise ValueError(f"--pretrained {pretrained} is no file: expected weights, or none.")
+    trying = options["dry_run"]
+    on = None if trying else options["pretrain"]
+    study = placed(study, options["out"], on, keep_files=trying)
     return Reproduction(study, wanted, options["out"], seeds=options["seeds"])
 
 
@@ -114,10 +137,14 @@ def _show(made: Reproduction, options: dict[str, Any], say: Say) -> None:
         link=link,
         step_seconds=whole.step_seconds(),
         commits=whole.commits(),
+        constants=whole.constants(),
+        cpu_seconds=whole.cpu_seconds(),
+        tuning_seeds=len(whole.seeds),
         command=_command(options, study),
         whole=all(job.done for job in whole.jobs()),
     )
     page = write(shown, made.folder)
+    write_overview(options["out"])
     if options["json"]:
         say(json.dumps([finding._asdict() for finding in shown.found]))
         return
@@ -131,9 +158,11 @@ def _command(options: dict[str, Any], study: Study) -> str:
     parts = ["codauc reproduce", options["name"], "--data", DATA[study.data].archive]
     parts += ["--scale", study.scale]
     usual: dict[str, Any] = {"seeds": None, "lr": None, "start": "zero", "device": "cpu"}
-    usual |= {"latency": 0.1, "bandwidth": 10000.0}
+    usual |= {"latency": 0.1, "bandwidth": 10000.0, "model": None}
     parts += [f"--{name} {options[name]}" for name in usual if options[name] != usual[name]]
-    if study.pretrained is not None:
+    if study.pretraining:
+        parts.append(f"--pretrain {Path(options['pretrain']).name}")
+    elif study.pretrained is not None:
         parts.append(f"--pretrained {Path(study.pretrained).name}")
     return " ".join(parts)
 
@@ -155,7 +184,7 @@ def _plan(made: Reproduction, say: Say) -> int:
         path.parent.mkdir(parents=True, exist_ok=True)
         with whole_file(path) as partial:
             partial.write_text(job.settings.to_toml(), encoding="utf-8")
-        workers = job.settings.communication.workers
+        workers = job.settings.communication.size
         how = f"torchrun --nproc-per-node {workers} -m codauc" if workers > 1 else "codauc"
         paths = (shlex.quote(str(p)) for p in (path, job.out))
         say("{} train --config {} --out {} --resume".format(how, *paths))
@@ -187,7 +216,7 @@ def _few_steps(settings: RunSettings) -> str:
     from codauc.workers.launcher import launch
 
     asked = settings.communication
-    workers = min(asked.workers, 2)  # simulated, as good as sixteen here
+    workers = min(asked.size, 2)  # simulated, as good as sixteen here
     short = settings.with_changes("communication", workers=workers, simulate=True).with_changes(
         "recipe", steps=2, stages=2, factor=1.0, batch_size=4, dual_samples=8
     )
@@ -200,6 +229,6 @@ def _few_steps(settings: RunSettings) -> str:
 
     steps, parameters = launch(work, workers=workers, simulate=True, seed=short.seed)[0]
     return (
-        f"K={asked.workers} (here {workers}), I={asked.sync_every}, {settings.model.name} of "
+        f"K={asked.size} (here {workers}), I={asked.sync_every}, {settings.model.name} of "
         f"{parameters:,} parameters: {steps} steps."
     )

@@ -18,7 +18,7 @@ FIGURES = {  # in the order of running, with what they are
     "period": "fixed K=16, I in {1, 8, 64, 512, 1024}",
     "period-k4": "fixed K=4, the same I",
     "headline": "rounds and bytes to a target AUC: NP-PPD-SG, CoDA, data parallel cross-entropy",
-    "table1": "iterations and rounds to a target AUC, beside the theory's",
+    "table1": "iterations and rounds to a target AUC, and measured constants, beside the theory's",
     "tuning": "the grid of T_0 and eta_0, for one worker",
     "growing": "K=16, I_s = I_0 3^(s-1)",
 }

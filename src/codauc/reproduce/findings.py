@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from codauc._internal.formats import digits
 from codauc.reproduce.study import FIXED, WORKERS, Study, StudyPoint
-from codauc.reproduce.study_results import MARGIN, Results
+from codauc.reproduce.study_results import MARGIN, Results, estimate_positive
 
 FEWER = {4: 2.0, 16: 4.0}  # times fewer iterations than one worker, at least
 HARMLESS = (8, 64)  # the I's that cost nothing at K=16
@@ -44,19 +44,15 @@ def findings(study: Study, results: Results) -> list[Finding]:
     ]
     found = [_fewer(results, StudyPoint(*pair)) for pair in pairs]
     found += [_harmless(results, every) for every in HARMLESS if every in periods]
+    found += [_rounds(results, every) for every in HARMLESS[-1:] if every in periods]
     if HARMLESS[-1] in periods and PAPER[study.data][16] != periods[-1]:
         found.append(_largest_loses(results, periods[-1]))
     for margin in (MARGIN, 2 * MARGIN) if more else ():  # what a clear loss is, it does not state
-        few, many = (harmless(study, results, workers, margin) for workers in (4, 16))
+        few, many = (harmless_range(study, results, workers, margin) for workers in (4, 16))
         found += [
-            Finding(
-                f"The largest I that loses at most {margin:g} at K={workers}",
-                f"{PAPER[study.data].get(workers)}, in the paper",
-                "-" if limit is None else str(limit),
-                None if limit is None else limit == PAPER[study.data].get(workers),
-            )
+            _largest(workers, margin, limit, paper)
             for workers, limit in ((16, many), (4, few))
-            if PAPER[study.data].get(workers) in periods
+            if (paper := PAPER[study.data].get(workers)) in periods
         ]
         found.append(_trade_off(few, many, margin))
     return [*found, _soonest(results)]
@@ -64,15 +60,46 @@ def findings(study: Study, results: Results) -> list[Finding]:
 
 def harmless(study: Study, results: Results, workers: int, margin: float = MARGIN) -> int | None:
     """The largest I up to which no I loses more than `margin` of the final AUC with I=1."""
-    limit = None
-    for every in study.size.periods:
-        loss = results.loss(StudyPoint(workers, every), StudyPoint(workers, 1))
-        if loss is None:
-            return None
-        if loss.mean > margin:
-            break
-        limit = every
-    return limit
+    found = harmless_range(study, results, workers, margin)
+    return None if found is None else found.mean
+
+
+class Harmless(NamedTuple):
+    """The largest harmless I: by the means, and the least and most by the intervals' ends."""
+
+    mean: int
+    low: int
+    high: int
+
+    @property
+    def text(self) -> str:
+        """As people read it.
+
+        >>> Harmless(64, 8, 64).text, Harmless(64, 64, 64).text
+        ('64 (8 to 64)', '64')
+        """
+        ends = "" if self.low == self.high == self.mean else f" ({self.low} to {self.high})"
+        return f"{self.mean}{ends}"
+
+
+def harmless_range(
+    study: Study, results: Results, workers: int, margin: float = MARGIN
+) -> Harmless | None:
+    """`harmless` with what the intervals of the losses leave open; None where an I was not run."""
+    naive = StudyPoint(workers, 1)
+    losses = {i: results.loss(StudyPoint(workers, i), naive) for i in study.size.periods}
+    if None in losses.values():
+        return None
+
+    def largest(end: str) -> int:
+        found = 1
+        for every, loss in losses.items():
+            if getattr(loss, end) > margin:
+                break
+            found = every
+        return found
+
+    return Harmless(largest("mean"), largest("high"), largest("low"))
 
 
 def _fewer(results: Results, point: StudyPoint) -> Finding:
@@ -114,6 +141,24 @@ def _harmless(results: Results, every: int) -> Finding:
     )
 
 
+def _rounds(results: Results, every: int) -> Finding:
+    point, naive = StudyPoint(16, every), StudyPoint(16, 1)
+    unknown = Finding(f"Fewer rounds to the target: K=16, I={every} against I=1", "fewer")
+    if StudyPoint(1) not in results or not results.seeds(point, naive):
+        return unknown
+    hits = {p: results.hits(p) for p in (point, naive)}
+    if any(None in found for found in hits.values()):
+        missed = " and ".join(p.label for p, found in hits.items() if None in found)
+        return unknown._replace(measured=f"target not always reached: {missed}", holds=False)
+    pairs = [
+        (results.reached(point, seed), results.reached(naive, seed))
+        for seed in results.seeds(point, naive, StudyPoint(1))
+    ]
+    ratio = estimate_positive([n.rounds / max(1, p.rounds) for p, n in pairs if p and n])
+    text = f"{ratio.text('.1f')} times fewer"
+    return unknown._replace(measured=text, holds=ratio.mean > 1, sure=ratio.low > 1)
+
+
 def _largest_loses(results: Results, largest: int) -> Finding:
     unknown = Finding(f"Too large an I costs AUC: K=16, I={largest}", "loses more than I=64")
     loss = results.loss(StudyPoint(16, largest), StudyPoint(16, 1))
@@ -127,14 +172,25 @@ def _largest_loses(results: Results, largest: int) -> Finding:
     )
 
 
-def _trade_off(few: int | None, many: int | None, margin: float) -> Finding:
+def _largest(workers: int, margin: float, found: Harmless | None, paper: int | None) -> Finding:
+    claim = f"The largest I that loses at most {margin:g} at K={workers}"
+    if found is None:
+        return Finding(claim, f"{paper}, in the paper")
+    sure = found.low == found.high == found.mean or not found.low <= (paper or 0) <= found.high
+    return Finding(claim, f"{paper}, in the paper", found.text, found.mean == paper, sure)
+
+
+def _trade_off(few: Harmless | None, many: Harmless | None, margin: float) -> Finding:
     unknown = Finding(
         f"Fewer workers tolerate at least as large an I, at a loss of {margin:g}: K=4 against K=16",
         "the largest such I is not below that at K=16",
     )
     if few is None or many is None:
         return unknown
-    return unknown._replace(measured=f"{few} against {many}", holds=few >= many)
+    holds = few.mean >= many.mean
+    sure = few.low >= many.high if holds else few.high < many.low
+    text = f"{few.text} against {many.text}"
+    return unknown._replace(measured=text, holds=holds, sure=sure)
 
 
 def _soonest(results: Results) -> Finding:

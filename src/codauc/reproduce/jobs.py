@@ -48,7 +48,14 @@ class RunJob(NamedTuple):
     @property
     def work(self) -> int:
         """Steps of all workers."""
-        return self.steps * self.settings.communication.workers
+        return self.steps * self.settings.communication.size
+
+    @property
+    def lockstep(self) -> bool:
+        """Whether its workers compute in lockstep, and not one after the other."""
+        from codauc.reproduce.lockstep_runs import begun_otherwise, possible
+
+        return possible(self.settings) and not begun_otherwise(self.out)
 
     @property
     def done(self) -> bool:
@@ -65,7 +72,7 @@ class RunJob(NamedTuple):
     def done_work(self) -> int:
         """How much of the work was recorded so far."""
         with suppress(OSError, ValueError, IndexError):
-            return RunFolder(self.out).records()[-1].step * self.settings.communication.workers
+            return RunFolder(self.out).records()[-1].step * self.settings.communication.size
         return 0
 
 
@@ -143,12 +150,11 @@ def _run(job: RunJob, parent: int, made_by: Mapping[str, Any] | None) -> None:
     import torch
 
     from codauc.algorithm.rounds import NotFiniteError
-    from codauc.training.train_call import train
 
     torch.set_num_threads(1)
     began = time.process_time()
     try:
-        summary = train(job.settings, job.out, resume=True)
+        finished = _train(job)
     except NotFiniteError as error:
         (job.out / _DIVERGED).write_text(str(error), encoding="utf-8")
         sys.exit(1)
@@ -156,8 +162,22 @@ def _run(job: RunJob, parent: int, made_by: Mapping[str, Any] | None) -> None:
         print(f"{type(error).__name__}: {error}", file=log)
         sys.exit(1)
     facts = {**(made_by or {}), "cpu_seconds": time.process_time() - began}
+    facts |= {"lockstep": job.lockstep}
     (job.out / MADE_BY).write_text(json.dumps(facts), encoding="utf-8")
-    sys.exit(0 if summary.get("finished") else _LEFT)
+    sys.exit(0 if finished else _LEFT)
+
+
+def _train(job: RunJob) -> bool:
+    """Begin or resume a run; whether it is finished."""
+    if not job.lockstep:
+        from codauc.training.train_call import train
+
+        return bool(train(job.settings, job.out, resume=True).get("finished"))
+    from codauc.reproduce.lockstep_runs import perform
+
+    asked: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _: asked.append(number))
+    return perform(job.settings, job.out, lambda: bool(asked))
 
 
 def _reason(job: RunJob, code: int | None) -> str:

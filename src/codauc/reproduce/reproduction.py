@@ -14,10 +14,17 @@ from pathlib import Path
 from typing import Any
 
 from codauc._internal.files import read_text, whole_file
-from codauc._internal.progress import Progress
+from codauc._internal.progress import Progress, note
 from codauc.reproduce.figure_definitions import points
 from codauc.reproduce.jobs import MADE_BY, RunJob, run_side_by_side
+from codauc.reproduce.measured_constants import (
+    POINTS,
+    StageConstants,
+    measure_once,
+    read_constants,
+)
 from codauc.reproduce.study import Study, StudyPoint, Tuned, best
+from codauc.reproduce.study_costs import estimated, measured_costs
 from codauc.reproduce.study_results import Link, Results, modelled
 from codauc.runs.directory import Record, RunFolder
 from codauc.version import __version__
@@ -36,7 +43,7 @@ class Reproduction:
         self.study = study
         self.seeds = range(seeds or SEEDS[study.percent])
         self.all_seeds = seeds is not None
-        self.folder = out / study.folder
+        self.folder, self.wanted = out / study.folder, tuple(wanted)
         self.points = points(study, wanted)
 
     @property
@@ -59,24 +66,30 @@ class Reproduction:
         settings = self.study.settings(point, tuned, seed, tuning=tuning)
         return RunJob(name, settings, self.folder / "runs" / name)
 
-    def tuning_job(self, objective: str, tuned: Tuned) -> RunJob:
-        """The run that tries a (T_0, eta_0): one worker, seed 0."""
-        return self.job(StudyPoint(1, objective=objective), tuned, 0, tuning=True)
+    def tuning_job(self, objective: str, tuned: Tuned, seed: int = 0) -> RunJob:
+        """The run that tries a (T_0, eta_0) with a seed: one worker."""
+        return self.job(StudyPoint(1, objective=objective), tuned, seed, tuning=True)
 
     def tuned(self, objective: str) -> dict[Tuned, float | None]:
         """The AUC of each (T_0, eta_0) on what is held out; None where it is not yet known.
 
-        They are the grid, and when all of it is known, what it is extended by.
+        It is the mean over the seeds: a step size that is best with one may fail with another. They
+        are the grid, and when all of it is known, what it is extended by.
         """
         found: dict[Tuned, float | None] = {}
         more = self.study.grid
         while more:
-            found |= {each: _final(self.tuning_job(objective, each)) for each in more}
+            found |= {each: self._held_out(objective, each) for each in more}
             if None in found.values():
                 break
             known = {each: auc or 0.0 for each, auc in found.items()}
             more = [each for each in self.study.extension(known) if each not in found]
         return found
+
+    def _held_out(self, objective: str, tuned: Tuned) -> float | None:
+        aucs = [_final(self.tuning_job(objective, tuned, seed)) for seed in self.seeds]
+        known = [auc for auc in aucs if auc is not None]
+        return sum(known) / len(known) if len(known) == len(aucs) else None
 
     def tried(self, objective: str) -> dict[Tuned, float]:
         """Those that are known."""
@@ -86,7 +99,12 @@ class Reproduction:
         """The runs that try them; none if there is but one, and it was given."""
         if self.study.lr is not None and len(self.study.grid) == 1:
             return []
-        return [self.tuning_job(n, each) for n in self.objectives for each in self.tuned(n)]
+        return [
+            self.tuning_job(name, each, seed)
+            for name in self.objectives
+            for each in self.tuned(name)
+            for seed in self.seeds
+        ]
 
     def chosen(self) -> dict[str, Tuned]:
         """What is chosen for each objective, as far as it is known."""
@@ -111,6 +129,11 @@ class Reproduction:
         """Those at which the finished runs were made."""
         found = {str(_made(job).get("commit", "")) for job in self.jobs() if job.done}
         return sorted(found - {""})
+
+    def cpu_seconds(self) -> float:
+        """What all runs of the study took of a processor."""
+        jobs = [*self.tuning_jobs(), *self.timing(), *self.jobs()]
+        return sum(float(_made(job).get("cpu_seconds", 0.0)) for job in jobs)
 
     def step_seconds(self) -> float:
         """How long a step of one worker takes: what a longer run took more than a shorter one."""
@@ -137,6 +160,37 @@ class Reproduction:
             jobs.append(RunJob(name, settings, self.folder / "runs" / name))
         return jobs
 
+    def constants(self) -> list[StageConstants]:
+        """The constants of Table 1 that were measured so far."""
+        return [each for path in self._constants().values() for each in read_constants(path)]
+
+    def measure_constants(self, *, quiet: bool = True) -> None:
+        """Measure the constants of Table 1, if it is wanted, where that was not done."""
+        tuned = self.chosen()["auc"]
+        left = {p: path for p, path in self._constants().items() if not path.exists()}
+        for point, path in left.items() if "table1" in self.wanted else ():
+            if not quiet:
+                note(f"Measuring the constants of Table 1: {point.label}.")
+            measure_once(self.study, tuned, point, path)
+
+    def _constants(self) -> dict[StudyPoint, Path]:
+        tuned, folder = self.chosen()["auc"], self.folder / "runs"
+        return {
+            point: folder / f"constants-{point.name}-eta{tuned.lr:g}-t{tuned.steps}.json"
+            for point in POINTS
+            if point.sync_every in self.study.size.periods
+        }
+
+    def said(self, at_once: int | None) -> str:
+        """How many runs there are, how they are run, and what they will take."""
+        jobs = [*self.tuning_jobs(), *self.timing(), *self.jobs()]
+        costs = measured_costs(self.study)
+        return estimated(self.study, jobs, self._at_once(at_once), costs)
+
+    def _at_once(self, given: int | None) -> int:
+        usable = getattr(os, "sched_getaffinity", lambda _: range(os.cpu_count() or 1))(0)
+        return given or (1 if self.study.processes else len(usable))
+
     def run(self, at_once: int | None = None, label: str | None = None) -> dict[str, str]:
         """Run what is not finished, `at_once` runs at a time; return the reasons of failures.
 
@@ -144,8 +198,7 @@ class Reproduction:
         `label` stands before the progress; without one there is none.
         """
         self.claim()
-        usable = getattr(os, "sched_getaffinity", lambda _: range(os.cpu_count() or 1))(0)
-        at_once = at_once or (1 if self.study.processes else len(usable))
+        at_once = self._at_once(at_once)
         with nullcontext() if label is None else Progress(0, label=label) as progress:
             tuning: list[RunJob] = []
             while len(tuning) < len(more := self.tuning_jobs()):
@@ -176,7 +229,8 @@ class Reproduction:
 
     def claim(self) -> None:
         """Refuse a directory with runs on other data, or that began with other weights."""
-        mine = {"data": self.study.source, "pretrained": self.study.pretrained or ""}
+        weights = self.study.pretraining or self.study.pretrained or ""
+        mine = {"data": self.study.source, "pretrained": weights}
         path = self.folder / "study.json"
         try:
             theirs = dict(json.loads(read_text(path))) if path.exists() else mine

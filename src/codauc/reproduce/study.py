@@ -63,9 +63,12 @@ class StudyPoint:
 
 
 class Scale(NamedTuple):
-    """How large a study is: the network, the grid of (T_0, eta_0), the I's, stages, evaluations."""
+    """How large a study is: the network, the side of ImageNet's images, the grid of (T_0, eta_0),
+    the I's, stages, evaluations.
+    """
 
     model: str
+    side: int
     steps: tuple[int, ...]
     lrs: tuple[float, ...]
     periods: tuple[int, ...]
@@ -76,9 +79,9 @@ class Scale(NamedTuple):
 _LRS = (0.1, 0.01, 0.001)
 _PERIODS = (1, 8, 64, 512, 1024)
 SCALES = {
-    "tiny": Scale("patchnet", (64,), _LRS[:1], (1, 8, 32), stages=2, evaluations=16),
-    "small": Scale("patchnet", (2048,), _LRS, _PERIODS, stages=2, evaluations=64),
-    "paper": Scale("resnet50", (2000, 5000, 10000), _LRS, _PERIODS, stages=3, evaluations=64),
+    "tiny": Scale("patchnet", 32, (64,), _LRS[:1], (1, 8, 32), stages=2, evaluations=16),
+    "small": Scale("patchnet", 64, (2048,), _LRS, _PERIODS, stages=2, evaluations=64),
+    "paper": Scale("resnet50", 224, (2000, 5000, 10000), _LRS, _PERIODS, stages=3, evaluations=64),
 }
 
 
@@ -91,7 +94,12 @@ class Tuned(NamedTuple):
 
 @dataclass(frozen=True)
 class Study:
-    """A data set ("cifar10", ...), the per cent of positives, the scale, and where the data are."""
+    """A data set ("cifar10", ...), the per cent of positives, the scale, and where the data are.
+
+    `decoded` is the directory in which images of folders are decoded, "" where they are not.
+    `pretraining` is the data set, by name, on which the weights in `pretrained` were made by this
+    package; "" for weights of others, and for none.
+    """
 
     data: str
     percent: int
@@ -102,6 +110,9 @@ class Study:
     processes: bool = False  # a process for each worker, not one for all
     lr: float | None = None  # eta_0, where it is not to be tuned
     start: str = "zero"  # what a, b and alpha are at the beginning
+    model: str | None = None  # a network that is not the scale's
+    decoded: str = ""
+    pretraining: str = ""
 
     def __post_init__(self) -> None:
         choice("data", self.data, tuple(DATA))
@@ -117,7 +128,9 @@ class Study:
         """For its directory."""
         lr = "" if self.lr is None else f"-eta{self.lr:g}"
         start = "-estimated" if self.start == "estimate" else ""
-        return f"{self.data}-{self.percent}-{self.scale}{lr}{start}"
+        tuned = "-finetuned" if self.pretraining else ""
+        model = "" if self.model in (None, self.size.model) else f"-{self.model}"
+        return f"{self.data}-{self.percent}-{self.scale}{model}{tuned}{lr}{start}"
 
     @property
     def title(self) -> str:
@@ -125,9 +138,33 @@ class Study:
         return f"{DATA[self.data].title}, positive ratio = {self.percent}%"
 
     @property
+    def label(self) -> str:
+        """What tells it from other studies of one scale, in a few words."""
+        words = [f"{DATA[self.data].title} {self.percent}%", self.network.name]
+        words += ["fine-tuned"] * bool(self.pretraining) + ["estimated start"] * (
+            self.start != "zero"
+        )
+        return ", ".join([*words, *([] if self.lr is None else [f"eta_0 = {self.lr:g}"])])
+
+    @property
     def size(self) -> Scale:
         """What the scale means."""
         return SCALES[self.scale]
+
+    @property
+    def network(self) -> ModelSettings:
+        """The network, with patches that leave as many places of images of any side."""
+        name, side = self.model or self.size.model, DATA[self.data].side(self.scale)
+        larger = name == "patchnet" and side != _CIFAR_SIDE
+        arguments = {"patch": 4 * side // _CIFAR_SIDE} if larger else {}
+        return ModelSettings(name=name, arguments=arguments, pretrained=self.pretrained)
+
+    @property
+    def network_text(self) -> str:
+        """The network, and what it begins with."""
+        if self.pretraining:
+            return f"{self.network.name}, pretrained on {DATA[self.pretraining].title}"
+        return f"{self.network.name}{', pretrained' * (self.pretrained is not None)}"
 
     @property
     def largest_lr(self) -> float:
@@ -161,7 +198,7 @@ class Study:
         """The run of a point; to tune, a tenth of the training data is held out to choose by."""
         return RunSettings(
             data=DATA[self.data].settings(self, tuning=tuning),
-            model=ModelSettings(name=self.size.model, pretrained=self.pretrained),
+            model=self.network,
             recipe=self._recipe(point, tuned),
             communication=self._communication(point),
             safety=SafetySettings(not_finite="stop"),  # a smaller step size would be another run
@@ -201,28 +238,38 @@ def best(found: Mapping[Tuned, float]) -> Tuned:
 
 
 class StudySource(NamedTuple):
-    """A data set: its name for people, its files, their origin, its images' side, a test share."""
+    """A data set: its name for people, its files, their origin, its test images, a test share.
+
+    Of images in `folders` the scale says the side; an archive's have their own. `tests` is the
+    number of test images; 0 where it depends on the folders.
+    """
 
     title: str
     archive: str
     where: str
-    image_size: int | None = None  # of files; an archive has its own
+    folders: bool = False
+    tests: int = 10_000
     test_fraction: float = 0.2
+
+    def side(self, scale: str) -> int:
+        """The height and width of images, in pixels."""
+        return SCALES[scale].side if self.folders else _CIFAR_SIDE
 
     def settings(self, study: Study, *, tuning: bool) -> DataSettings:
         """How a study reads it: all positives, the share of negatives, the test set watched."""
-        small = self.image_size is not None and study.scale != "paper"
+        files = self.folders and not study.decoded
         return DataSettings(
-            source=study.source,
+            source=study.decoded or study.source,
             positive=("half",),
             keep_negatives=KEEP[study.percent],
             watch="validation" if tuning else "test",
             validation_fraction=0.1,
             test_fraction=self.test_fraction,
-            image_size=32 if small else self.image_size,
+            image_size=self.side(study.scale) if files else None,
         )
 
 
+_CIFAR_SIDE = 32
 _TORONTO = "that of https://www.cs.toronto.edu/~kriz/cifar.html, or unpacked"
 DATA = {
     "cifar10": StudySource("CIFAR-10", "cifar-10-binary.tar.gz", _TORONTO),
@@ -230,8 +277,10 @@ DATA = {
     "imagenet": StudySource(
         "ImageNet",
         "ILSVRC2012/train",
-        "the directory of the class folders of ILSVRC2012's training images (n01440764, ...)",
-        image_size=224,
+        "the directory of the class folders of ILSVRC2012's training images (n01440764, ...), or "
+        "of folders train and test with them, or a tar file of these",
+        folders=True,
+        tests=0,
         test_fraction=0.01,
     ),
 }

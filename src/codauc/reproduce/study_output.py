@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from codauc._internal.files import whole_file
@@ -14,12 +15,14 @@ from codauc.report.rendering import Card, render
 from codauc.reproduce import study_tables as tables
 from codauc.reproduce.figure_definitions import HEADLINE, TITLES, figures, points_of
 from codauc.reproduce.findings import Finding, findings
+from codauc.reproduce.measured_constants import StageConstants
 from codauc.reproduce.study import Study, Tuned
 from codauc.reproduce.study_results import MARGIN, Link, Results
 from codauc.reproduce.study_tables import StudyTable
 from codauc.training.recipe import PAPER
 
-PAGE = "index.html"
+PAGE, ABOUT, CONSTANTS = "index.html", "about.json", "constants.json"
+IDENTITY = ("data", "percent", "scale", "model", "pretraining", "start", "lr")
 _FIGURE = ("workers", "period")  # the panels (a) and (b) of the paper's figures, in a row
 
 
@@ -36,6 +39,9 @@ class Shown:
     commits: Sequence[str]
     command: str
     whole: bool = True  # whether these are all figures of the study
+    constants: Sequence[StageConstants] = ()
+    tuning_seeds: int = 1  # whose mean has chosen T_0 and eta_0
+    cpu_seconds: float = 0.0  # of the processor, for all runs; 0 where it was not measured
 
     @property
     def found(self) -> list[Finding]:
@@ -53,7 +59,7 @@ class Shown:
         how = "" if tuned is None else f" with T_0 = {tuned.steps} and eta_0 = {tuned.lr:g}"
         how += ", a, b and alpha estimated before the first step" * (study.start == "estimate")
         return (
-            f"{study.title}; {study.size.model}, batch {PAPER.batch_size} per worker, "
+            f"{study.title}; {study.network_text}, batch {PAPER.batch_size} per worker, "
             f"gamma = {PAPER.gamma:g}, {stages}{how}; {most} seed{'s' * (most != 1)}"
             f"{', where no finding rests on it one' * fewer}. The target is the final AUC of one "
             f"worker, of the same seed, less {MARGIN:g}. Intervals are 95%, over seeds."
@@ -72,8 +78,11 @@ class Shown:
 
 def write(shown: Shown, folder: Path) -> Path:
     """Write everything into `folder`; return the page."""
-    pictures, made = _pictures(shown), _tables(shown)
-    files = {f"{name}.csv": table.csv() for name, table in made.items()}
+    pictures, made = pictures_of(shown), _tables(shown)
+    files = {f"{name}.csv": t.csv() for name, t in made.items() if t.rows or name != "constants"}
+    files[ABOUT] = about(shown)
+    if shown.constants:
+        files[CONSTANTS] = json.dumps([asdict(each) for each in shown.constants], indent=1)
     for name, (title, cards) in pictures.items():
         files[f"{name}.svg"] = _side_by_side(shown, title, cards)
     row = [card for name in _FIGURE if name in pictures for card in pictures[name][1]]
@@ -109,16 +118,27 @@ def write(shown: Shown, folder: Path) -> Path:
     return folder / PAGE
 
 
+def about(shown: Shown) -> str:
+    """What the tables do not say of a study, to read it again from its directory."""
+    study, link = shown.study, shown.link
+    facts = {name: getattr(study, name) for name in IDENTITY}
+    facts |= {"command": shown.command, "commits": list(shown.commits), "whole": shown.whole}
+    facts |= {"cpu_seconds": round(shown.cpu_seconds), "tuning_seeds": shown.tuning_seeds}
+    facts |= {"step_seconds": shown.step_seconds if math.isfinite(shown.step_seconds) else None}
+    return json.dumps(facts | {"latency": link.latency, "bandwidth": link.bandwidth}, indent=1)
+
+
 def _side_by_side(shown: Shown, title: str, cards: Sequence[Card]) -> str:
     return side_by_side(f"{shown.study.title}. {title}", [card.picture for card in cards])
 
 
-def _pictures(shown: Shown) -> dict[str, tuple[str, list[Card]]]:
+def pictures_of(shown: Shown) -> dict[str, tuple[str, list[Card]]]:
     """The title and the cards of each picture that has any, by the name of its file."""
     names = [name for name in figures(shown.study.percent) if name in TITLES]
     found = {name: (TITLES[name], _curves(name, shown)) for name in names}
     title = f"K=16: what one worker's final AUC less {MARGIN:g} costs"
     found["headline"] = (title, _cost_bars(shown.results))
+    found["tuning"] = ("Tuning: T_0 and eta_0 for one worker", _tuning_bars(shown))
     return {name: (title, cards) for name, (title, cards) in found.items() if cards}
 
 
@@ -175,13 +195,33 @@ def _cost_bars(results: Results) -> list[Card]:
     return found
 
 
+def _tuning_bars(shown: Shown) -> list[Card]:
+    """The AUC on what was held out, by step size, of each objective."""
+    found = []
+    for name, tried in shown.tried.items():
+        marks = {shown.chosen.get(name): ", chosen"}
+        rows = [
+            (
+                f"T_0={each.steps}, eta_0={each.lr:g}{marks.get(each, '')}",
+                max(0.0, auc - 0.5),
+                f"{auc:.4f}" if auc else "diverged",
+            )
+            for each, auc in sorted(tried.items())
+        ]
+        title = "Held-out AUC, the bars from 0.5" + ": cross-entropy" * (name == "bce")
+        mean = f"the mean over {shown.tuning_seeds} seeds" if shown.tuning_seeds > 1 else "seed 0"
+        found.append(Card("", f"One worker, {mean}.", row_chart(title, rows, heading=True)))
+    return [card for card in found if card.shown]
+
+
 def _tables(shown: Shown) -> dict[str, StudyTable]:
     """All numbers, by the name of their file."""
     return {
         "findings": tables.findings(shown.found),
         "table1": tables.counts(shown.study, shown.results),
         "links": tables.links(shown.results, shown.step_seconds),
-        "tuning": tables.tuned(shown.tried, shown.chosen),
+        "tuning": tables.tuned(shown.tried, shown.chosen, shown.tuning_seeds),
         "ends": tables.ends(shown.results),
         "curves": tables.curves(shown.results),
+        "constants": tables.constants(shown.constants),
     }

@@ -17,6 +17,7 @@ from codauc.algorithm.round_costs import NUMBER, estimate_cost, round_cost
 from codauc.algorithm.round_costs import Network as Network
 from codauc.algorithm.round_periods import Measured, measured_period, quadratic_rounds
 from codauc.algorithm.schedules import Stage
+from codauc.algorithm.theory import step_limits
 from codauc.runs.settings import Recipe
 from codauc.training.recipe import factor_of
 
@@ -168,3 +169,62 @@ def most_workers(work: Workload, network: Network, period: int | str) -> int:
     if network.latency == 0 or isinstance(period, str):
         return 10**6
     return 1 + math.floor(period * work.step_seconds / (2 * network.latency))
+
+
+def harmless_period(lr: float, workers: int) -> int:
+    """Theorem 1's I <= 1/sqrt(K eta), at least 1, without its constants.
+
+    >>> harmless_period(0.001, 16)
+    7
+    """
+    return max(1, math.floor(1 / math.sqrt(workers * lr) + 1e-9))
+
+
+def largest_step(pos_ratio: float) -> float:
+    """The step size 1/(2p(1-p)), above which alpha diverges and `PPDSG` refuses to step.
+
+    >>> largest_step(0.5)
+    2.0
+    """
+    return step_limits(pos_ratio).refuse
+
+
+@dataclass(frozen=True)
+class Averaging:
+    """A way to average over many workers: what a round costs, and the I at which it takes 5%."""
+
+    name: str
+    latencies: int  # messages that wait for one another
+    bytes_per_worker: int  # of the worker that sends most
+    seconds: float
+    period: int
+
+
+def ways_to_average(work: Workload, network: Network, compress: str = "int2") -> list[Averaging]:
+    """Of a compressed message: straight to each worker as here, a ring, a tree, two levels.
+
+    A ring and the two levels send a message's parts, 2 (K - 1) and 2 (g - 1) + 2 (K/g - 1) times
+    one after the other, in groups of g, about the square root of K. A tree sends all of it up and
+    then down, 2 log2 K times. Groups may be on one site: their latency is then less than here.
+    """
+    k = network.workers
+    moments = work.parameters if work.adaptive else 0
+    direct = round_cost(network, work.parameters, work.statistics, moments=moments,
+                        compress=compress)  # fmt: skip
+    message = direct.bytes * k // (2 * (k - 1))
+    group = 2 ** round(math.log2(k) / 2)
+    groups, levels = -(-k // group), math.ceil(math.log2(k))
+    parts = (group - 1) / group + (groups - 1) / (groups * group)
+    ways = {
+        "straight to each (codauc)": (k, direct.bytes),
+        "ring": (2 * (k - 1), direct.bytes),
+        "tree": (2 * levels, 2 * message),
+        f"two levels, groups of {group}": (2 * (group + groups - 2), round(2 * parts * message)),
+    }
+    found = []
+    for name, (latencies, sent) in ways.items():
+        bulk = latencies * message if name == "tree" else sent  # a tree's steps are whole messages
+        seconds = latencies * network.latency + bulk / network.bandwidth
+        period = math.ceil(seconds * (1 - SHARE) / (SHARE * work.step_seconds))
+        found.append(Averaging(name, latencies, sent, seconds, max(1, period)))
+    return found

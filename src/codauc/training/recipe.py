@@ -236,7 +236,7 @@ def plan(recipe: Recipe, communication: CommunicationSettings) -> Plan:
 
 
 def _period(communication: CommunicationSettings, lr: float, growth: int) -> int | str:
-    every, workers = communication.sync_every, communication.workers
+    every, workers = communication.sync_every, communication.size
     if workers == 1 and not isinstance(every, int):
         return 1
     if not isinstance(every, str):
