@@ -67,6 +67,13 @@ TABLE_WAYS: dict[str, dict[str, Any]] = {
     "weighted": {"skew": SPREAD, "worker_weight": "samples"},
     "corrected": {"skew": SPREAD, "correct": "scaffold"},
     "both": {"skew": SPREAD, "worker_weight": "samples", "correct": "scaffold"},
+    "both, I = 8": {
+        "skew": SPREAD,
+        "worker_weight": "samples",
+        "correct": "scaffold",
+        "sync_every": 8,
+    },
+    "skewed, I = 8": {"skew": SPREAD, "sync_every": 8},
 }
 
 
@@ -249,7 +256,7 @@ def main() -> None:
     add("--methods", nargs="+", default=list(METHODS), choices=list(METHODS))
     add("--tables", nargs="+", default=list(TABLES))
     add("--steps", type=int, help="of tables: fewer than the recipe's, for a quick look")
-    add("--ways", nargs="+", default=list(TABLE_WAYS), choices=list(TABLE_WAYS))
+    add("--ways", nargs="+", default=list(TABLE_WAYS), choices=list(TABLE_WAYS), metavar="WAY")
     options = parser.parse_args()
     torch.set_num_threads(1)
     known = lines(options.out)
@@ -272,7 +279,9 @@ def main() -> None:
             with options.out.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(result) + "\n")
             print(json.dumps(result), flush=True)
-    print(show(known))
+    for kind in ([x for x in known if "away" not in x], [x for x in known if "away" in x]):
+        if kind:
+            print(show(kind))
 
 
 if __name__ == "__main__":

@@ -80,8 +80,8 @@ class Compressed:
         s   = sum_k lambda_k decode(encode(x_k)) + f      in float32 by the owner of each part
         w  <- w + decode(encode(s)),    e_k <- x_k - decode(encode(x_k)),   f likewise
 
-    Control variates travel likewise, from the mean of them before. Second moments travel as they
-    are, in as many bits of their logarithm, so that nothing adds up; all else exactly.
+    Control variates travel likewise, as they are changes. Second moments travel as they are, in as
+    many bits of their logarithm, so that nothing adds up; all else exactly.
 
     Each worker owns 1/K of the vector: one exchange brings it everybody's version of its part, and
     one gather gives its answer to all, so that all get the same. Four bytes of scale or range for
@@ -175,8 +175,12 @@ class Compressed:
         weights, averaged, moments, variates, exact, summed = self._parts(message)
         for feedback, values in zip(self.feedbacks, (weights, variates), strict=False):
             self.back.decode(feedback.part, self.scratch)
-            feedback.reference.add_(self.scratch.view(-1)[: len(values)])
-            values.copy_(feedback.reference)
+            change = self.scratch.view(-1)[: len(values)]
+            if feedback is self.variates:  # which are changes
+                values.copy_(change)
+            else:
+                feedback.reference.add_(change)
+                values.copy_(feedback.reference)
         answer, start = self.back.exact.reshape(-1), 0
         for values in (averaged, exact, summed):
             values.copy_(answer[start : start + len(values)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import accumulate
 from typing import Any
 
@@ -13,6 +14,8 @@ from codauc.algorithm.sites import Mean, Sites
 from codauc.algorithm.trained_state import TrainedState, view_like
 
 CORRECTIONS = ("scaffold",)
+FADING = 0.8  # by which a c_k counts less after each period in which its worker was away
+_VECTORS = ("own", "pull", "total", "sum")
 
 
 class ControlVariates:
@@ -20,24 +23,27 @@ class ControlVariates:
 
         g <- grad F_k - c_k + c              in the steps of a period, for w
         c_k <- mean of grad F_k over the period's steps
-        c   <- sum_k lambda_k c_k            over the workers of the period that comes
+        c   <- sum_k omega_k c_k / sum_k omega_k,   omega_k = lambda_k 0.8^(periods it was away)
 
     The gradient is corrected before anything is made of it, so that momentum and Adam's moments are
     those of the corrected one. a, b and alpha have steps of their own, explicit or implicit: for
     them c_k is the mean of how far they moved of their own, over the step size, and each step is
     longer by the step size times c - c_k.
 
-    A worker that has not been measured takes its own gradients, and is not in c. The (c - c_k) of
-    the workers of a period add up to zero with their weights, so that a worker that is away has no
-    part in it, however long. Vectors are laid out as what steps move: w, a, b, alpha.
+    A worker that has not been measured takes its own gradients, and is not in c. One that is away
+    stays in c by what it measured last, so that the others also follow what is known of its data,
+    but counts less and less: one that is gone is forgotten. Messages carry by how much each
+    worker's part of the sum changes, zeros for those that were away; all keep the sum. Vectors are
+    laid out as what steps move: w, a, b, alpha.
     """
 
-    def __init__(self, trained: TrainedState, tasks: int, like: Tensor) -> None:
+    def __init__(self, trained: TrainedState, tasks: int, like: Tensor, rank: int) -> None:
         self.size, self.places = trained.steered_size, dict[Tensor, int]()
-        self.own, self.pull, self.total = (like.new_zeros(self.size) for _ in range(3))
+        self.own, self.pull, self.total, self.sum = (like.new_zeros(self.size) for _ in range(4))
         self.steps = 0  # of this period, on all workers
         self.before = 0  # of the last period that was measured
-        self.known: set[int] = set()  # workers that have a c_k
+        self.rank = rank
+        self.ages: dict[int, int] = {}  # of the workers that have a c_k: periods since it was new
         for place, weight in enumerate(trained.weights):
             self.places[weight] = place
         self.pulls, self.totals = (_views(trained.weights, v) for v in (self.pull, self.total))
@@ -69,58 +75,63 @@ class ControlVariates:
         """Whether this period counts: not a stage's last one that is cut short, mostly noise."""
         return self.steps > 0 and not (closing and 2 * self.steps < self.before)
 
-    def coming(self, sites: Sites, *, closing: bool) -> Mean:
-        """How c is taken in the round that ends this period: over the workers of the next one."""
-        return sites.mean(self._known_then(sites, closing=closing) & sites.there(later=1))
+    def mean(self, sites: Sites, *, closing: bool) -> Mean:
+        """How the changes of c_k add up in the round that ends this period."""
+        mean = sites.mean(sites.able)
+        fresh = self.measured(closing=closing) and not sites.away
+        return mean if fresh else mean._replace(divisor=math.inf)
 
-    def _known_then(self, sites: Sites, *, closing: bool) -> set[int]:
-        return self.known | sites.there() if self.measured(closing=closing) else self.known
-
-    def pack(self, part: Tensor, divisor: float, *, away: bool, closing: bool) -> None:
-        """Write this worker's c_k, divided, into its part of a message."""
-        fresh = not away and self.measured(closing=closing)
-        if fresh:
-            torch.div(self.total, self.steps, out=part)
-        else:
-            part.copy_(self.own)
-        if divisor != 1:
-            part.div_(divisor)
+    def pack(self, part: Tensor, mean: Mean, *, divided: bool) -> None:
+        """Write by how much this worker's part of the sum changes, zeros if it was not measured."""
+        if math.isinf(mean.divisor):
+            part.zero_()
+            return
+        torch.div(self.total, self.steps, out=part)
+        if self.rank in self.ages:
+            part.sub_(self.own, alpha=FADING ** (self.ages[self.rank] + 1))
+        if divided:
+            part.div_(mean.divisor)
 
     def take(self, part: Tensor, sites: Sites, *, closing: bool) -> None:
-        """The round succeeded, and c is in this part of the answer."""
-        mean, measured = self.coming(sites, closing=closing), self.measured(closing=closing)
-        self.known = self._known_then(sites, closing=closing)
-        if measured and not sites.away:
-            torch.div(self.total, self.steps, out=self.own)
-        if measured:
+        """The round succeeded, and the sum of all changes is in this part of the answer."""
+        if self.measured(closing=closing):
+            if not sites.away:
+                torch.div(self.total, self.steps, out=self.own)
+            self.sum.mul_(FADING).add_(part)
+            self.ages = {k: age + 1 for k, age in self.ages.items()}
+            self.ages |= dict.fromkeys(sites.there(), 0)
             self.before = self.steps
-        there = sites.rank in self.known and any(mean.shares or (1,))
-        torch.sub(part, self.own, out=self.pull) if there else self.pull.zero_()
+        shares = sites.mean(sites.able).shares or ()
+        weight = sum(shares[k] * FADING**age for k, age in self.ages.items())
+        if self.rank in self.ages and weight > 0:
+            torch.div(self.sum, weight, out=self.pull).sub_(self.own)
+        else:
+            self.pull.zero_()
         self.total.zero_()
         self.steps = 0
 
     def begin_anew(self) -> None:
         """Nothing is known: of another objective, or of other data."""
-        for vector in (self.own, self.pull, self.total):
+        for vector in (self.own, self.pull, self.total, self.sum):
             vector.zero_()
         self.steps, self.before = 0, 0
-        self.known = set()
+        self.ages = {}
 
     def state_dict(self) -> dict[str, Tensor]:
         """What a checkpoint needs, as copies."""
-        vectors = {name: getattr(self, name).clone() for name in ("own", "pull", "total")}
+        vectors = {name: getattr(self, name).clone() for name in _VECTORS}
         counts = torch.tensor([self.steps, self.before])
-        return {**vectors, "counts": counts, "known": torch.tensor(sorted(self.known))}
+        return {**vectors, "counts": counts, "ages": torch.tensor([*self.ages.items()]).view(-1, 2)}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         """Take over what `state_dict` gave; after nothing, they begin anew."""
         if not state:
             self.begin_anew()
             return
-        for name in ("own", "pull", "total"):
+        for name in _VECTORS:
             getattr(self, name).copy_(state[name])
         self.steps, self.before = state["counts"].tolist()
-        self.known = {int(worker) for worker in state["known"].tolist()}
+        self.ages = {int(k): int(age) for k, age in state["ages"].tolist()}
 
 
 def _views(weights: list[Tensor], vector: Tensor) -> list[Tensor]:

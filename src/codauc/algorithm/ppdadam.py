@@ -104,9 +104,8 @@ class PPDAdam(PPDSG):
     def _within_bounds(self, inner: InnerVariables) -> InnerVariables:
         if self.loss.link != "sigmoid":
             return inner
-        alpha = inner.alpha  # whose optimum is a difference of scores
-        held = alpha.clamp(-1, 1) if isinstance(alpha, Tensor) else min(1.0, max(-1.0, alpha))
-        return inner._replace(alpha=held)
+        a, b, alpha = inner  # whose optima are means of scores, and their difference
+        return InnerVariables(_held(a, 0.0), _held(b, 0.0), _held(alpha, -1.0))
 
     def _inner_pull(self, pos_ratio: Any, eta: float) -> Any:
         size = eta / (2 * pos_ratio * (1 - pos_ratio))
@@ -149,6 +148,13 @@ class PPDAdam(PPDSG):
         """Also Adam's numbers."""
         adam = {"betas": list(self.betas), "eps": self.eps, "dual_lr": self.dual_lr}
         return {**super().settings(), "adam": adam}
+
+
+def _held(value: Any, least: float) -> Any:
+    """The value, or the nearest one from `least` to 1."""
+    if isinstance(value, Tensor):
+        return value.clamp(least, 1.0)
+    return min(1.0, max(least, value))
 
 
 def _betas(betas: tuple[float, float]) -> tuple[float, float]:

@@ -97,7 +97,8 @@ class Averager(SavedRounds):
     def _new_variates(self) -> ControlVariates | None:
         if not self.message.variate_size:
             return None
-        return ControlVariates(self.opt.trained, self.opt.loss.tasks, self.message.vector)
+        trained, tasks = self.opt.trained, self.opt.loss.tasks
+        return ControlVariates(trained, tasks, self.message.vector, self.group.rank)
 
     @torch.no_grad()
     def lay_out(self, *, measuring: bool) -> None:
@@ -199,9 +200,8 @@ class Averager(SavedRounds):
         message.measured = (self.step_seconds, self.drift or 0.0)
         message.pack(primal, means.state.divisor if ready else 1, self.seconds)
         if variates is not None:
-            means = means._replace(variates=variates.coming(self.sites, closing=closing))
-            divisor = means.variates.divisor if ready else 1
-            variates.pack(message.variates, divisor, away=self.opt.away, closing=closing)
+            means = means._replace(variates=variates.mean(self.sites, closing=closing))
+            variates.pack(message.variates, means.variates, divided=ready)
         return means
 
     @property

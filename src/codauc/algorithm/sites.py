@@ -104,7 +104,7 @@ class Sites:
         self.present = None if size == 1 else present
         self.period = 0
         samples = [1] * size if shards is None else [n for n, _ in shards]
-        self.able = [k for k in range(size) if samples[k]]
+        self.able = {k for k in range(size) if samples[k]}  # that have samples
         if not self.able:
             raise ValueError("shards: no worker has a sample; expected data on one of them.")
         self._sizes = samples if weight == "samples" else [int(n > 0) for n in samples]
@@ -119,11 +119,11 @@ class Sites:
         present = None if self.present is None else asdict(self.present)
         return {"weight": self.weight, "present": present, "shards": self.shards}
 
-    def there(self, later: int = 0) -> set[int]:
-        """The workers that take part in this period, or in a later one."""
+    def there(self) -> set[int]:
+        """The workers that take part in this period."""
         if self.present is None:
-            return set(self.able)
-        return self.present.draw(self.period + later, self.able)
+            return self.able
+        return self.present.draw(self.period, sorted(self.able))
 
     @property
     def away(self) -> bool:
