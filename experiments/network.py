@@ -119,7 +119,14 @@ def simulated(options: argparse.Namespace) -> None:
                 data, options.model, method, numbers, options.hosts, options.seed, points
             )
             write(options, name, curve(watch, build(options.model, options.seed), data))
-        tell(options)
+    histories = {name: read(history_path(options, name))[1:] for name in options.methods}
+    if "ddp" in histories:
+        summary = summarise(histories)
+        for name, found in summary["methods"].items():
+            steps = (found["to_target"] or {}).get("step")
+            print(
+                f"{name}: best AUC {found['best_auc']:.4f}, {steps} steps to the target", flush=True
+            )
 
 
 def run(options: argparse.Namespace, name: str) -> None:

@@ -247,7 +247,6 @@ PRIVATE_OF_LIBRARIES = {
     "_asdict": "NamedTuple: public in spite of its name",
     "_fields": "NamedTuple: public in spite of its name",
     "_replace": "NamedTuple: public in spite of its name",
-    "_linear_pointwise": "torch.ops.mkldnn: what torch.compile calls; without it a plain product",
     "_buffers": "torch.nn.Module: a buffer is replaced without a copy",
     "_parameters": "torch.nn.Module: a parameter is replaced without a copy",
     **{
@@ -264,6 +263,7 @@ PRIVATE_OF_LIBRARIES = {
     "_actions": "argparse: the options of a parser",
     "_SubParsersAction": "argparse: the commands of a parser",
     "_children": "multiprocessing: active_children() would reap them",
+    "_linear_pointwise": "oneDNN's product of matrices, with a plain path beside it",
     "_type_": "ctypes: public in spite of its name",
 }
 

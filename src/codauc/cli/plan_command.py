@@ -157,7 +157,7 @@ def _worth(who: str, gain: float) -> str:
 
 def _of_theory(options: dict[str, Any], workers: int) -> list[str]:
     """What is harmless by Theorem 1 for a step size, and what a share of positives asks for."""
-    from codauc.training.communication_plan import HARMLESS, harmless_period, step_limits
+    from codauc.training.communication_plan import HARMLESS, harmless_period, largest_step
 
     notes, lr, p = [], options["lr"], options["pos_ratio"]
     if lr is not None:
@@ -173,7 +173,7 @@ def _of_theory(options: dict[str, Any], workers: int) -> list[str]:
         notes.append(
             f"With {p:.3g} positives a batch of {options['batch_size']} has {rare:.2g} samples of "
             "the rarer class; with recipe paper the step size is at most "
-            f"{step_limits(p).refuse:.3g}."
+            f"{largest_step(p):.3g}."
         )
     return notes
 

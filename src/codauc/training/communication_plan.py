@@ -17,7 +17,7 @@ from codauc.algorithm.round_costs import NUMBER, estimate_cost, round_cost
 from codauc.algorithm.round_costs import Network as Network
 from codauc.algorithm.round_periods import Measured, measured_period, quadratic_rounds
 from codauc.algorithm.schedules import Stage
-from codauc.algorithm.theory import step_limits as step_limits
+from codauc.algorithm.theory import step_limits
 from codauc.runs.settings import Recipe
 from codauc.training.recipe import factor_of
 
@@ -178,6 +178,15 @@ def harmless_period(lr: float, workers: int) -> int:
     7
     """
     return max(1, math.floor(1 / math.sqrt(workers * lr) + 1e-9))
+
+
+def largest_step(pos_ratio: float) -> float:
+    """The step size 1/(2p(1-p)), above which alpha diverges and `PPDSG` refuses to step.
+
+    >>> largest_step(0.5)
+    2.0
+    """
+    return step_limits(pos_ratio).refuse
 
 
 @dataclass(frozen=True)
