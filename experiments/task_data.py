@@ -348,6 +348,7 @@ HELD_OUT = (
     "pneumonia",
 )
 CHOSEN = tuple(name for name in TASKS if name not in HELD_OUT)
+SMALL = ("breast cancer", "digits", "spam", "default", "low birth weight", *TUNED)  # of `CHOSEN`
 
 
 @lru_cache(maxsize=2)

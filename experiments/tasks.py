@@ -2,69 +2,64 @@
 
     python experiments/tasks.py --folder data/tasks
     python experiments/tasks.py --folder data/tasks --half held-out --methods codauc catboost
-    python experiments/tasks.py --folder data/tasks --half all --rare --measure ap
+    python experiments/tasks.py --folder data/tasks --half all --rare
     python experiments/tasks.py --folder data/tasks --ablation --splits 3
+    PYTHONPATH=OTHER/src python experiments/tasks.py --folder data/tasks --methods before
 
-The data come from packages (see task_data.py). Every fit is kept in results.jsonl, so that a second
-call goes on.
+The data come from packages (see task_data.py). Every fit is kept in docs/defaults/results.csv, so
+that a second call goes on; `task_tables.py` makes tables of it. `before` is what another commit's
+package, which has to be on the path, does by default.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import multiprocessing
+import subprocess
 import time
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from task_data import CHOSEN, HELD_OUT, TASKS, TUNED, load, splits
+from task_data import CHOSEN, HELD_OUT, SMALL, TASKS, load, splits
 from task_files import Task, divide, fetch
+from task_results import RESULTS, Result, append, key, read
+from task_tables import RARE, tables
 
 from codauc._internal.progress import Progress
-from codauc._internal.text_table import table as as_table
 
 METHODS = ("codauc", "bce", "logistic", "lightgbm", "catboost")
 HALVES = {"chosen": CHOSEN, "held-out": HELD_OUT, "all": tuple(TASKS)}
-RARE = 50  # with fewer positives the AUC of a split is mostly chance: more splits
 # The default recipe with one thing changed. What is not of the recipe is of the network.
 ABLATION: dict[str, dict[str, Any]] = {
     "codauc": {},
+    "bce": {},
     "codauc:one member": {"model_arguments": {"members": 1}},
     "codauc:validation rows held out": {"recipe_arguments": {"crossed": False}},
     "codauc:cross-entropy first, in place of logistic regression": {
         "recipe_arguments": {"linear_start": False}
     },
-    "codauc:cross-entropy after logistic regression": {"warm_start": 0.3},
-    "codauc:step size 0.003 whatever the positives": {"lr": 3e-3},
-    "codauc:weight decay 1 whatever the positives": {"weight_decay": 1.0},
     "codauc:no weight decay": {"weight_decay": 0.0},
     "codauc:no dropout": {"model_arguments": {"dropout": 0.0}},
     "codauc:standardised numbers alone": {"model_arguments": {"pieces": 0}},
-    "codauc:32 pieces": {"model_arguments": {"pieces": 32}},
-    "codauc:min-max alone": {"recipe_arguments": {"mix": 0.0}},
-    "codauc:cross-entropy alone": {"recipe": "bce"},
     "codauc:no mean of a window": {"recipe_arguments": {"average": "none"}},
     "codauc:the best evaluation": {"select": "best"},
-    "codauc:the last evaluation": {"select": "last"},
-    "codauc:the paper's recipe": {"recipe": "paper"},
 }
 WORKERS = {
     "codauc": {},
     **{f"codauc:{k} workers": {"workers": k, "simulate": True} for k in (4, 16)},
 }
-SMALL = ("breast cancer", "digits", "spam", "caravan", "default", *TUNED)
+SEVERAL = ("breast cancer", "default", "page-blocks0", "winequality-red-4", "yeast4")
 
 
 def scores(
     method: str, options: dict[str, Any], train: Task, x: Any, seed: int
 ) -> tuple[Any, dict[str, Any]]:
     """The scores of `x` by a model trained on `train`, and what else there is to say of it."""
-    if method in ("codauc", "bce"):
+    if method in ("codauc", "bce", "before"):
         from codauc.integrations.estimator import AUCClassifier
 
         given = {"recipe": "bce" if method == "bce" else "default", **options}
@@ -169,7 +164,7 @@ def fit(folder: Path, job: dict[str, Any]) -> dict[str, Any]:
         method = job["method"].split(":")[0]
         found, told = scores(method, job["options"], train, test.x, seed)
     return {
-        **job,
+        **{name: job[name] for name in ("task", "method", "split")},
         **told,
         "auc": auc(found, test.y),
         "ap": float(average_precision_score(test.y, found)),
@@ -177,114 +172,40 @@ def fit(folder: Path, job: dict[str, Any]) -> dict[str, Any]:
         "cpu_seconds": time.process_time() - cpu,
         "peak_mb": _peak(),
         "rows": len(task.y),
-        "positive": float(task.y.mean()),
+        "positives": int(task.y.sum()),
         "test_positives": int(test.y.sum()),
     }
 
 
-def run(
-    folder: Path, jobs: list[dict[str, Any]], out: Path, processes: int
-) -> list[dict[str, Any]]:
+def commit() -> str:
+    """The commit of the package that is measured; nothing where it is not in a repository."""
+    command = ["git", "-C", str(_package()), "rev-parse", "--short", "HEAD"]
+    return subprocess.run(command, capture_output=True, text=True).stdout.strip()
+
+
+def _package() -> Path:
+    import codauc
+
+    return Path(str(codauc.__file__)).parent
+
+
+def run(folder: Path, jobs: list[Result], out: Path, processes: int) -> list[Result]:
     """All jobs that `out` does not hold yet, side by side; the results of all."""
-    known = {_key(line): line for line in _lines(out)}
-    todo = [job for job in jobs if _key(job) not in known]
+    known = {key(line): line for line in read(out)}
+    todo, measured = [job for job in jobs if key(job) not in known], commit()
     workers = ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"))
     with workers as pool, Progress(len(todo), label="tasks") as progress:
         futures = [pool.submit(fit, folder, job) for job in todo]
         try:
             for done, future in enumerate(as_completed(futures), 1):
-                line = future.result()
-                known[_key(line)] = line
-                with out.open("a", encoding="utf-8") as file:
-                    file.write(json.dumps(line) + "\n")
+                line = {**future.result(), "commit": measured}
+                known[key(line)] = line
+                append(out, line)
                 progress.update(done, f"{line['task']} {line['method']} {line['auc']:.4f}")
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
-    return [known[_key(job)] for job in jobs]
-
-
-def _key(job: dict[str, Any]) -> str:
-    return json.dumps([job["task"], job["method"], job["split"], job["options"]], sort_keys=True)
-
-
-def _lines(out: Path) -> Iterator[dict[str, Any]]:
-    if out.exists():
-        yield from map(json.loads, out.read_text(encoding="utf-8").splitlines())
-
-
-def show(results: list[dict[str, Any]], methods: list[str], measure: str = "auc") -> str:
-    """The table: the mean of each method on the test rows, and what the first wins or loses.
-
-    The error of a difference is that over splits, in the last row that over tasks.
-    """
-    tasks = list(dict.fromkeys(line["task"] for line in results))
-    rows, means = [], []
-    for task in tasks:
-        lines = [line for line in results if line["task"] == task]
-        found = {m: np.array([line[measure] for line in lines if line["method"] == m])
-                 for m in methods}  # fmt: skip
-        gaps = [_gap(found[methods[0]], found[m]) for m in methods[1:]]
-        means.append([found[m].mean() for m in methods])
-        rows.append([task, str(lines[0]["rows"]), _percent(lines[0]["positive"]),
-                     *(f"{mean:.4f}" for mean in means[-1]), *gaps])  # fmt: skip
-    columns = np.array(means).T
-    gaps = [_gap(columns[0], column) for column in columns[1:]]
-    rows.append(["mean", "", "", *(f"{column.mean():.4f}" for column in columns), *gaps])
-    header = ["task", "rows", "positive", *methods, *(f"- {m} (se)" for m in methods[1:])]
-    return as_table(header, rows)
-
-
-def _percent(share: float) -> str:
-    return f"{share:.1%}" if share >= 0.01 else f"{share:.2%}"
-
-
-def show_ablation(results: list[dict[str, Any]]) -> str:
-    """The mean over tasks of each change, beside the recipe as it is, and where it hurts most."""
-    tasks = list(dict.fromkeys(line["task"] for line in results))
-    found: dict[str, Any] = {}
-    for line in results:
-        found.setdefault(line["method"], {}).setdefault(line["task"], []).append(line["auc"])
-    rows = []
-    for method in found:
-        pairs = {t: np.subtract(found[method][t], found["codauc"][t]) for t in tasks}
-        gaps = {t: pairs[t].mean() for t in tasks}
-        worst, best = min(gaps, key=gaps.__getitem__), max(gaps, key=gaps.__getitem__)
-        mean = np.mean([np.mean(found[method][task]) for task in tasks])
-        told = [f"{gaps[worst]:+.4f} {worst}", f"{gaps[best]:+.4f} {best}"]
-        name = method.partition(":")[2] or "the default recipe"
-        errors = [pair.var(ddof=1) / len(pair) for pair in pairs.values() if len(pair) > 1]
-        error = sum(errors) ** 0.5 / len(tasks) if errors else float("nan")
-        gap = f"{np.mean(list(gaps.values())):+.4f} ({error:.4f})"
-        rows.append([name, f"{mean:.4f}", gap, *(told if method != "codauc" else ["", ""])])
-    return as_table(["changed", "mean AUC", "change (se)", "most lost", "most won"], rows)
-
-
-def show_workers(results: list[dict[str, Any]]) -> str:
-    """The AUC of several workers beside that of one, with what each of them sent."""
-    rows = []
-    for task in dict.fromkeys(line["task"] for line in results):
-        found: dict[str, list[dict[str, Any]]] = {}
-        for line in results:
-            if line["task"] == task:
-                found.setdefault(line["method"], []).append(line)
-        alone = np.array([line["auc"] for line in found["codauc"]])
-        for method, lines in found.items():
-            aucs = np.array([line["auc"] for line in lines])
-            steps, rounds, sent = (np.mean([line[key] for line in lines])
-                                   for key in ("step", "rounds", "bytes"))  # fmt: skip
-            name = method.partition(":")[2] or "1 worker"
-            gap = "" if method == "codauc" else _gap(aucs, alone)
-            rows.append([task, name, f"{aucs.mean():.4f}", gap, f"{steps:.0f}", f"{rounds:.0f}",
-                         f"{sent / 1e6:.1f}"])  # fmt: skip
-    header = ["task", "workers", "AUC", "- 1 worker (se)", "steps", "rounds", "MB of each"]
-    return as_table(header, rows)
-
-
-def _gap(first: Any, other: Any) -> str:
-    gap = first - other
-    error = gap.std(ddof=1) / len(gap) ** 0.5 if len(gap) > 1 else float("nan")
-    return f"{gap.mean():+.4f} ({error:.4f})"
+    return [known[key(job)] for job in jobs]
 
 
 def plan(folder: Path, names: Iterable[str], count: int | None, rare: bool) -> dict[str, int]:
@@ -297,41 +218,56 @@ def plan(folder: Path, names: Iterable[str], count: int | None, rare: bool) -> d
     return found
 
 
+def jobs_of(planned: dict[str, int], methods: dict[str, dict[str, Any]]) -> list[Result]:
+    """The fits, by rounds of splits: what is interrupted has about as many of each task."""
+    return [
+        {"task": task, "method": method, "split": split, "options": chosen}
+        for split in range(max(planned.values(), default=0))
+        for task, count in planned.items()
+        for method, chosen in methods.items()
+        if split < count
+    ]
+
+
+def check_package(methods: Iterable[str]) -> None:
+    """Refuse to keep results of one package as those of another."""
+    own = _package().is_relative_to(Path(__file__).parents[1])
+    if own == ("before" in methods):
+        raise SystemExit(
+            f"--methods {' '.join(methods)} with the package in {_package()}: expected `before` "
+            "alone with that of another commit, and all else with that beside this script; set "
+            "PYTHONPATH to its src."
+        )
+
+
 def main() -> None:
-    """Fit, and print the table."""
+    """Fit, and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     add = parser.add_argument
-    add("--folder", type=Path, required=True, help="for the wheels and the results")
+    add("--folder", type=Path, required=True, help="for the wheels")
     add("--splits", type=int, help="splits, 75%% for training (10, 5 or 3, by the rows of a task)")
     add("--half", choices=HALVES, default="chosen", help="of the tasks")
     add("--tasks", nargs="+", choices=TASKS, metavar="TASK", help="these instead of a half")
     add("--rare", action="store_true", help=f"tasks of fewer than {RARE} positives; 20 splits")
     add("--ablation", action="store_true", help="the default recipe with one thing changed")
     add("--workers", action="store_true", help="one worker beside 4 and 16 simulated ones")
-    add("--methods", nargs="+", choices=METHODS, default=list(METHODS))
-    add("--measure", choices=["auc", "ap"], default="auc", help="for the table")
+    add("--methods", nargs="+", choices=[*METHODS, "before"], default=list(METHODS))
+    add("--results", type=Path, default=RESULTS, help="where fits are kept")
     add("--jobs", type=int, default=2, help="fits side by side")
     options = parser.parse_args()
-    folder: Path = options.folder
-    fetch(folder)
+    fetch(options.folder)
     names = options.tasks or HALVES[options.half]
     methods = {method: {} for method in options.methods}
     if options.ablation:
         names, methods = options.tasks or SMALL, ABLATION
     elif options.workers:
-        names, methods = options.tasks or SMALL, WORKERS
-    planned = plan(folder, names, options.splits, options.rare)
-    jobs = [
-        {"task": task, "method": method, "split": split, "options": chosen}
-        for task, count in planned.items()
-        for split in range(count)
-        for method, chosen in methods.items()
-    ]
-    results = run(folder, jobs, folder / "results.jsonl", options.jobs)
-    if options.ablation or options.workers:
-        print((show_ablation if options.ablation else show_workers)(results))
-    else:
-        print(show(results, list(methods), options.measure))
+        names, methods = options.tasks or SEVERAL, WORKERS
+    check_package(methods)
+    planned = plan(options.folder, names, options.splits, options.rare)
+    run(options.folder, jobs_of(planned, methods), options.results, options.jobs)
+    results = [line for line in read(options.results) if line["task"] in planned]
+    for make in tables(results).values():
+        print(make(), end="\n\n")
 
 
 if __name__ == "__main__":

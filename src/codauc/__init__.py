@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from codauc.algorithm.ppdadam import PPDAdam
     from codauc.algorithm.ppdsg import PPDSG
     from codauc.algorithm.schedules import Stage, constant, geometric, np_ppd_sg, one_shot, theorem
+    from codauc.algorithm.sites import Present
     from codauc.integrations.estimator import AUCClassifier
     from codauc.metrics.auc_values import auc, auc_interval
     from codauc.metrics.evaluation import evaluate, group_auc, predict
@@ -35,6 +36,7 @@ __all__ = [
     "MinMaxAUCLoss",
     "Nesterov",
     "PPDAdam",
+    "Present",
     "RunSettings",
     "Stage",
     "auc",
@@ -66,6 +68,7 @@ _HOMES = {
     "Nesterov": "algorithm.outer_step",
     "PPDAdam": "algorithm.ppdadam",
     "PPDSG": "algorithm.ppdsg",
+    "Present": "algorithm.sites",
     "RunSettings": "runs.settings",
     "auc": "metrics.auc_values",
     "auc_interval": "metrics.auc_values",

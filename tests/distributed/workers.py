@@ -42,6 +42,26 @@ SCENARIOS = {
         "coda": {"compress": "int2", "outer": codauc.Nesterov(0.9, 0.5)},
     },
     "auto": {"stage": {"sync_every": "auto"}},
+    "corrected": {"coda": {"correct": "scaffold"}},
+    "corrected, adaptive, int8, outer": {
+        "kind": codauc.PPDAdam,
+        "coda": {
+            "correct": "scaffold",
+            "compress": "int8",
+            "outer": codauc.Nesterov(0.9, 0.5),
+        },
+    },
+    "by samples, some away": {"coda": {"weight": "samples", "present": codauc.Present(0.6, 3)}},
+    "by samples, some away, corrected, int2": {
+        "kind": codauc.PPDAdam,
+        "coda": {
+            "weight": "samples",
+            "present": codauc.Present(0.6, 5),
+            "correct": "scaffold",
+            "compress": "int2",
+        },
+    },
+    "own statistics": {"coda": {"norm": "local"}, "opt": {"momentum": 0.3}},
     "inner": {"stage": {"local_every": 2}},
     "inner, delayed": {"stage": {"local_every": 2}, "coda": {"delay": 3}},
 }
@@ -101,7 +121,8 @@ def train(
     torch.manual_seed(100 + group.rank)
     model, loss = Net().to(dtype), codauc.MinMaxAUCLoss(pos_ratio=pos_ratio).to(dtype)
     optimizer = kind(model, loss, lr=0.3, gamma=2.0, **(opt or {}))
-    engine = codauc.CoDA(optimizer, group, **(coda or {}))
+    shards = [(60 + 20 * rank, 15) for rank in range(group.size)]
+    engine = codauc.CoDA(optimizer, group, shards=shards, **(coda or {}))
     if stages[0].sync_every == "auto":  # times that are equal in every process
         engine.schedule.clock = FixedClock()
         group.ledger.seconds = lambda *_: 0.0015 * group.ledger.calls("round")

@@ -44,14 +44,14 @@ def batches_of(x, y, size=4):
         yield x[start : start + size], y[start : start + size]
 
 
-def run_engine(data, stages, gamma=2.0, p=1 / 3, **options):
+def run_engine(data, stages, gamma=2.0, p=1 / 3, correct=None, **options):
     """Train with the engine; return what every worker ended with."""
 
     def train(group):
         torch.manual_seed(100 + group.rank)
         model, loss = Net(), codauc.MinMaxAUCLoss(pos_ratio=p).double()
         opt = codauc.PPDSG(model, loss, lr=0.1, gamma=gamma, **options)
-        coda = codauc.CoDA(opt, group)
+        coda = codauc.CoDA(opt, group, correct=correct)
         source = batches_of(*data[group.rank])
         for stage in stages:
             for x, y in coda.stage(stage, source):
@@ -64,7 +64,7 @@ def run_engine(data, stages, gamma=2.0, p=1 / 3, **options):
     return codauc.launch(train, workers=len(data), simulate=True)
 
 
-def run_reference(data, stages, gamma=2.0, p=1 / 3):
+def run_reference(data, stages, gamma=2.0, p=1 / 3, algorithm=reference.coda):
     torch.manual_seed(100)
     model = Net()
     names, shapes = zip(*((n, q.shape) for n, q in model.named_parameters()), strict=True)
@@ -78,7 +78,7 @@ def run_reference(data, stages, gamma=2.0, p=1 / 3):
     zero = torch.zeros((), dtype=DTYPE)
     start = reference.Point(w, zero, zero, zero)
     sources = [batches_of(*shard) for shard in data]
-    return reference.coda(score, start, sources, stages, gamma, p)
+    return algorithm(score, start, sources, stages, gamma, p)
 
 
 @pytest.mark.parametrize("workers", [1, 4])
@@ -88,6 +88,21 @@ def test_optimizer_and_engine_equal_reference_over_three_stages(workers, sync_ev
     stages = codauc.geometric(lr=0.3, steps=12, stages=3, sync_every=sync_every, dual_samples=30)
     expected = run_reference(data, stages)
     for result in run_engine(data, stages):
+        for name, mine, theirs in zip(expected._fields, result, expected, strict=True):
+            error = (mine - theirs).abs().max().item()
+            assert error < 1e-10, (name, error)
+
+
+@pytest.mark.parametrize("workers", [2, 4])
+@pytest.mark.parametrize("steps", [12, 14, 15])  # whole periods; a last one that is cut short
+def test_corrected_steps_equal_codasca_in_plain_loops(workers, steps):
+    data = make_data(workers)
+    data = [(x + k, y if k % 2 else ~y) for k, (x, y) in enumerate(data)]  # no two alike
+    stages = codauc.geometric(lr=0.2, steps=steps, stages=3, sync_every=4, dual_samples=30)
+    expected = run_reference(data, stages, p=0.5, algorithm=reference.codasca)
+    plain = run_reference(data, stages, p=0.5)
+    assert (expected.w - plain.w).abs().max() > 1e-3
+    for result in run_engine(data, stages, p=0.5, correct="scaffold"):
         for name, mine, theirs in zip(expected._fields, result, expected, strict=True):
             error = (mine - theirs).abs().max().item()
             assert error < 1e-10, (name, error)

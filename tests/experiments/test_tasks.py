@@ -1,6 +1,5 @@
 """The tasks of `experiments/tasks.py`, as far as nothing need be downloaded."""
 
-import json
 import sys
 from pathlib import Path
 
@@ -13,6 +12,8 @@ pytest.importorskip("sklearn")
 
 import task_data  # noqa: E402
 import task_files  # noqa: E402
+import task_results  # noqa: E402
+import task_tables  # noqa: E402
 import tasks  # noqa: E402
 
 
@@ -100,23 +101,93 @@ def test_a_fit_is_kept_and_not_done_again(method, tmp_path, monkeypatch):
     assert 0.5 < line["auc"] <= 1
     assert 0 < line["ap"] <= 1
     assert line["seconds"] > 0
-    out = tmp_path / "results.jsonl"
-    out.write_text(json.dumps(line) + "\n")
-    assert tasks.run(tmp_path, [job], out, 1) == [line]
+    out = tmp_path / "results.csv"
+    task_results.append(out, {**line, "commit": "abc"})
+    (known,) = task_results.read(out)
+    assert known["auc"] == pytest.approx(line["auc"], abs=1e-6)
+    assert (known["positives"], known["commit"]) == (line["positives"], "abc")
+    assert tasks.run(tmp_path, [job], out, 1) == [known]
 
 
-def test_the_table_pairs_the_splits():
-    gaps = {"own": [0.01, 0.03], "other": [0.0, 0.0]}
-    results = [
-        {"task": task, "method": m, "split": i, "auc": 0.8 + (gap if m == "codauc" else 0) + i / 9,
-         "rows": 99, "positive": 0.0007}
-        for task, found in gaps.items() for i, gap in enumerate(found) for m in ("codauc", "bce")
+def _results(aucs, positives=30):
+    """Lines of {task: {method: AUC of each split}}."""
+    return [
+        {"task": task, "method": method, "split": split, "auc": auc, "rows": 30_000,
+         "positives": positives, "step": 100, "rounds": 4, "bytes": 2_000_000}
+        for task, methods in aucs.items()
+        for method, found in methods.items()
+        for split, auc in enumerate(found)
     ]  # fmt: skip
-    shown = tasks.show(results, ["codauc", "bce"]).splitlines()
-    assert "+0.0200 (0.0100)" in shown[2]
-    assert "0.07%" in shown[2]
-    assert "+0.0000 (0.0000)" in shown[3]
-    assert "+0.0100 (0.0100)" in shown[-1]
+
+
+def test_a_table_pairs_the_splits_that_two_methods_share():
+    results = _results({
+        "spam": {"codauc": [0.81, 0.93, 0.85], "bce": [0.80, 0.90]},
+        "adult": {"codauc": [0.8, 0.9], "bce": [0.8, 0.9]},
+    })  # fmt: skip
+    lines = task_tables.all_tasks(task_tables.Found(results)).splitlines()
+    assert lines[2].split()[:5] == ["spam", "30000", "0.10%", "3", "0.8633"]
+    assert "+0.0200 (0.0100) [2]" in lines[2]
+    assert "+0.0000 (0.0000)" in lines[3]
+    assert "+0.0100 (0.0100)" in lines[4]  # the mean over tasks
+    assert lines[-1] == "bce: +0.0100 (0.0100) over 2 tasks; level or above on 2"
+
+
+@pytest.mark.parametrize(
+    ("ours", "other", "far"),
+    [
+        ([0.88, 0.90], [0.90, 0.92], True),
+        ([0.88, 0.96], [0.90, 0.99], True),  # -0.025, se 0.005
+        ([0.90, 0.90], [0.90, 0.98], False),  # -0.04, se 0.04
+        ([0.895, 0.895], [0.90, 0.90], False),
+        ([0.92, 0.92], [0.90, 0.90], False),
+    ],
+)
+def test_a_task_is_behind_if_a_simpler_method_is_better_by_more_than_errors(ours, other, far):
+    found = task_tables.Found(_results({"spam": {"codauc": ours, "logistic": other}}))
+    assert ("None of 1 tasks" not in task_tables.behind(found)) == far
+
+
+def test_trees_are_not_among_the_simpler_methods():
+    found = task_tables.Found(_results({"spam": {"codauc": [0.8, 0.8], "catboost": [0.9, 0.9],
+                                                 "bce": [0.8, 0.8]}}))  # fmt: skip
+    assert "None of 1 tasks" in task_tables.behind(found)
+
+
+def test_changes_are_paired_with_the_recipe_and_workers_with_one():
+    results = _results({"spam": {"codauc": [0.90, 0.92], "codauc:no dropout": [0.88, 0.92],
+                                 "bce": [0.90, 0.91], "codauc:4 workers": [0.90, 0.90]},
+                        "digits": {"codauc": [0.90, 0.92], "codauc:no dropout": [0.87],
+                                   "bce": [0.90]}})  # fmt: skip
+    change = task_tables.ablation(task_tables.Found(results)).splitlines()
+    assert len(change) == 4
+    assert change[2].startswith("no dropout           -0.0200 (0.0100)         2, 3")
+    assert change[3].startswith("cross-entropy alone  -0.0025 (0.0025)         2, 3")
+    several = task_tables.workers(results).splitlines()
+    assert several[2].split() == ["spam", "4", "0.9000", "-0.0100", "(0.0100)", "2", "100", "4",
+                                  "2.0"]  # fmt: skip
+
+
+def test_the_tables_of_the_page_are_those_of_the_results():
+    page = Path(__file__).parents[2] / "docs" / "defaults.md"
+    text = page.read_text(encoding="utf-8")
+    assert task_tables.inserted(text, task_results.read()) == text
+    assert all(f"<!-- table: {name} -->" in text for name in task_tables.tables([]))
+
+
+def test_results_of_one_package_are_not_kept_as_those_of_another(monkeypatch):
+    tasks.check_package(["codauc", "bce"])
+    with pytest.raises(SystemExit, match="expected `before` alone"):
+        tasks.check_package(["before"])
+    monkeypatch.setattr(tasks, "_package", lambda: Path("/another/src/codauc"))
+    tasks.check_package(["before"])
+    with pytest.raises(SystemExit, match="expected `before` alone"):
+        tasks.check_package(["codauc"])
+
+
+def test_a_round_of_splits_comes_before_the_next():
+    jobs = tasks.jobs_of({"a": 2, "b": 1}, {"codauc": {}})
+    assert [(job["task"], job["split"]) for job in jobs] == [("a", 0), ("b", 0), ("a", 1)]
 
 
 def test_rare_tasks_have_more_splits(monkeypatch):

@@ -98,6 +98,13 @@ WAYS = {
     "gradients": {"workers": 2, "averages": "gradients"},
     "theorem": {"workers": 2, "sync_every": "theorem"},
     "periods by the step size": {"workers": 2, "sync_every": "qsr:4"},
+    "corrected, int8, by samples, some away": {
+        "workers": 3,
+        "correct": "scaffold",
+        "compress": "int8",
+        "worker_weight": "samples",
+        "present": 0.6,
+    },
     "outer steps, int8": {"workers": 2, "compress": "int8", "outer": "0.7,0.9"},
 }
 

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from codauc.metrics.auc_values import auc_interval
-from codauc.runs.directory import CONFIG, SUMMARY, History, Record, RunFolder
+from codauc.runs.directory import CONFIG, SUMMARY, Record, RunFolder
+from codauc.runs.history import History
 
 PARAMETERS = 272_474
 TOML = """

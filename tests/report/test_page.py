@@ -20,9 +20,9 @@ from codauc.runs.directory import (
     MISTAKES,
     SCORES,
     SUMMARY,
-    History,
     RunFolder,
 )
+from codauc.runs.history import History
 
 HOSTILE = "</script></title><img src=x onerror=alert(1)><svg onload=alert(1)>\"'&"
 VOID = {"meta", "img", "br", "link", "input"}

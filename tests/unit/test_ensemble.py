@@ -259,7 +259,7 @@ def test_validation_scores_are_in_one_order_so_that_other_workers_can_resume_wit
         opt = codauc.PPDSG(model, loss, lr=0.1, gamma=500.0)
         rows = np.flatnonzero(np.arange(len(y)) % group.size == group.rank)
         recipe = resolve(RecipeSettings(average="none"), 1, Facts(300, 30, False))
-        validation = Validation(opt, part(x, y, rows), group, recipe)
+        validation = Validation(opt, part(x, y, rows), group, RunSettings(recipe=recipe))
         with validation.evaluated(1, 0.0) as result:
             return validation.labels, result.scores
 

@@ -212,7 +212,7 @@ def test_mistakes_name_the_files_of_images_on_any_worker(tmp_path):
         return confident_mistakes(ScoredRows(scores, labels, rows), part, group)
 
     def others(part, group):
-        from codauc.training.validation import gathered
+        from codauc.training.shared_scores import gathered
 
         everyone = gathered(part.rows.numpy(), group)
         return [np.setdiff1d(everyone, part.rows.numpy())]

@@ -46,6 +46,18 @@ def test_cross_entropy_alone_has_the_same_budget():
         assert steps[0] == pytest.approx(steps[1], abs=3)
 
 
+@pytest.mark.parametrize("samples", [1_000, 30_000, 400_000])
+@pytest.mark.parametrize("positives", [40, 5_000])
+def test_workers_take_as_many_steps_with_smaller_batches_where_positives_are_many(
+    samples, positives
+):
+    facts = Facts(samples, min(positives, samples // 2), images=False)
+    alone, several = (resolve(RecipeSettings(), workers, facts) for workers in (1, 4))
+    assert several.steps == pytest.approx(alone.steps, abs=1)
+    many = facts.rarer >= 1000
+    assert several.batch_size == (alone.batch_size // 2 if many else alone.batch_size)
+
+
 def test_images_are_shifted_but_not_mirrored_and_tables_neither():
     images = Facts(10_000, 500, images=True)
     found = {name: resolve(RecipeSettings(name), 1, images).augment for name in RECIPES}

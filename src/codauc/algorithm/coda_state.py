@@ -29,13 +29,17 @@ class RoundState:
     measuring: bool = False  # whether messages carry measured times and drift
     seconds: float = 0.0  # of the last round, if they do
     base: Tensor | None = None  # from where steps count, where rounds are delayed
+    variates: dict[str, Tensor] = field(default_factory=dict)  # of gradients, if corrected
+    period: int = 0  # how many rounds there were
 
-    def check(self, compress: str | None, workers: int, *, outer: bool) -> None:
+    def check(self, compress: str | None, workers: int, *, outer: bool, correcting: bool) -> None:
         """Raise if it is of other rounds."""
         if self.outer and workers > 1 and not outer:
             raise ValueError("state saved with outer steps, here none: make CoDA as it was.")
+        if self.variates and workers > 1 and not correcting:
+            raise ValueError("state saved with correct='scaffold', here None: make CoDA as it was.")
         here = {"compress": compress, "workers": workers}
-        if not self.encoding and self.under_way is None:
+        if not self.encoding and not self.variates and self.under_way is None:
             del here["workers"]  # nothing in it depends on their number
         for name, value in here.items():
             if getattr(self, name) != value:
@@ -96,11 +100,13 @@ class CoDAState:
     def for_workers(self, workers: int) -> CoDAState:
         """The state for another number of workers, once its tensors are the mean of all.
 
-        What compression lost, a round that was under way, the momentum of outer steps, and label
-        counts that no round has summed are dropped.
+        What compression lost, a round that was under way, the momentum of outer steps, control
+        variates (the gradients of data that are dealt out anew), and label counts that no round has
+        summed are dropped.
         """
         self.optimizer.forget_unreported_labels()
         none: dict[str, Any] = {"encoding": {}, "under_way": None, "outer": {}, "base": None}
+        none["variates"] = {}
         return replace(self, averager=replace(self.averager, workers=workers, **none))
 
     def take_back_round(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from itertools import accumulate, pairwise
 from typing import NamedTuple, Protocol
@@ -10,18 +11,26 @@ import torch
 from torch import Tensor
 
 from codauc.algorithm.round_costs import BITS, coded_bytes, row_bytes
+from codauc.algorithm.sites import Mean
 from codauc.algorithm.weight_codecs import CODECS, Codec, codecs
 from codauc.workers.group import Call, Group, Pending
 
 COMPRESSIONS = ("bf16", *CODECS)
 
 
+class Means(NamedTuple):
+    """How the workers' states are averaged, and their control variates."""
+
+    state: Mean
+    variates: Mean
+
+
 class Encoding(Protocol):
     """Turns a message of one worker into the mean of all workers'."""
 
-    divisor: int  # what the state is divided by before it is handed over
+    sums: bool  # whether it only adds up, so that what is averaged is handed over divided
 
-    def average(self, message: Tensor) -> Iterator[Pending]:
+    def average(self, message: Tensor, means: Means) -> Iterator[Pending]:
         """The collectives; after the last one `message` holds the answer."""
 
     def reset(self, message: Tensor) -> None:
@@ -38,13 +47,16 @@ class Encoding(Protocol):
 
 
 class Plain:
-    """One sum of the whole message, of which the state was divided by K beforehand."""
+    """One sum of the whole message, of which what is averaged was divided beforehand."""
+
+    sums = True
 
     def __init__(self, group: Group, kind: str = "round") -> None:
-        self.group, self.kind, self.divisor = group, kind, group.size
+        self.group, self.kind = group, kind
 
-    def average(self, message: Tensor) -> Iterator[Pending]:
+    def average(self, message: Tensor, means: Means) -> Iterator[Pending]:
         """Sum in place."""
+        del means
         yield self.group.start(Call("sum_", self.kind, message, message))
 
     def reset(self, message: Tensor) -> None:
@@ -65,167 +77,213 @@ class Compressed:
     """Weights travel as their change since the last round, in few bits, with error feedback.
 
         x_k = w_k - w + e_k             the change, and what earlier messages of k lost
-        s   = mean_k decode(encode(x_k)) + f      summed in float32 by the owner of each part
+        s   = sum_k lambda_k decode(encode(x_k)) + f      in float32 by the owner of each part
         w  <- w + decode(encode(s)),    e_k <- x_k - decode(encode(x_k)),   f likewise
 
-    Second moments travel as they are, in as many bits of their logarithm, so that nothing adds up;
-    all else exactly.
+    Control variates travel likewise, from the mean of them before. Second moments travel as they
+    are, in as many bits of their logarithm, so that nothing adds up; all else exactly.
 
     Each worker owns 1/K of the vector: one exchange brings it everybody's version of its part, and
     one gather gives its answer to all, so that all get the same. Four bytes of scale or range for
     each 256 numbers make int8 0.254 of float32's bytes, int4 0.129 and int2 0.066. Errors are kept
-    when both collectives have succeeded.
+    when both collectives have succeeded, by the workers that took part in the mean.
     """
 
-    divisor = 1
+    sums = False
 
     def __init__(self, group: Group, sizes: StateSizes, message: Tensor, name: str) -> None:
-        self.group, self.count, k = group, sizes.weights, group.size
-        self.sizes, self.averaged = sizes, sizes.state - sizes.weights - sizes.moments
-        exact = len(message) - sizes.weights - sizes.moments
-        lengths = [coded_bytes(n, k, name) for n in (sizes.weights, sizes.moments)]
-        layout = _RowLayout(-(-exact // k), lengths[0], lengths[1], *codecs(name))
-        self.sent, self.got, self.back = (_Rows(k, layout, message) for _ in range(3))
-        self.mine = _Rows(1, layout, message)
+        self.group, self.sizes, k = group, sizes, group.size
+        self.averaged = sizes.state - sizes.weights - sizes.moments
+        variates = sizes.weights if sizes.variates else 0  # coded ones
+        self.exact_variates = sizes.variates - variates
+        exact = -(-(len(message) - sizes.weights - sizes.moments - variates) // k)  # of a part
+        of_weights, of_moments = codecs(name)
+        kinds = [(sizes.weights, of_weights), (sizes.moments, of_moments), (variates, of_weights)]
+        coded = [CodedPart(*coded_bytes(n, k, name), codec) for n, codec in kinds]
+        self.sent, self.got, self.back = (_Rows(k, exact, coded, message) for _ in range(3))
+        self.mine = _Rows(1, exact, coded, message)
 
-        def vector(rows: int, part: int = 0) -> Tensor:
-            return message.new_zeros(rows, lengths[part][1] * 8 // BITS[name])
+        self.scratch, self.moments = (
+            message.new_zeros(k, part.code_bytes * 8 // BITS[name]) for part in coded[:2]
+        )
+        self.weights = _Feedback(0, sizes.weights, self.scratch)
+        self.variates = _Feedback(2, variates, self.scratch) if variates else None
+        self.remainder = message.new_zeros(k, exact)
 
-        self.change, self.scratch, self.error = vector(k), vector(k), vector(k)
-        self.answer, self.owner_error = vector(1), vector(1)
-        self.moments = vector(k, 1)
-        self.reference = message.new_zeros(self.count)
-        self.remainder = message.new_zeros(k, layout.exact)
+    @property
+    def feedbacks(self) -> list[_Feedback]:
+        """What travels as changes."""
+        return [self.weights] if self.variates is None else [self.weights, self.variates]
 
     def reset(self, message: Tensor) -> None:
         """Count changes from this state, the same on all workers, with nothing lost so far."""
-        self.reference.copy_(message[: self.count])
-        self.error.zero_()
-        self.owner_error.zero_()
+        for feedback in self.feedbacks:
+            feedback.reset()
+        self.follow(message)
 
     def follow(self, message: Tensor) -> None:
         """Count changes from these weights; what was lost is still to come."""
-        self.reference.copy_(message[: self.count])
+        self.weights.reference.copy_(message[: self.sizes.weights])
 
-    def average(self, message: Tensor) -> Iterator[Pending]:
+    def average(self, message: Tensor, means: Means) -> Iterator[Pending]:
         """Exchange parts, add them up, gather the answers."""
-        self._write(message)
+        self._write(message, means)
         yield self.group.start(Call("exchange", "round", self.sent.data, self.got.data))
-        self._add_up()
+        self._add_up(means)
         yield self.group.start(Call("gather", "reply", self.mine.data, self.back.data))
-        self._keep_errors()
+        self._keep_errors(means)
         self._read(message)
 
-    def _write(self, message: Tensor) -> None:
-        weights, averaged, moments, summed = self._parts(message)
-        torch.sub(weights, self.reference, out=self.change.view(-1)[: self.count])
-        self.change.add_(self.error)
-        self.sent.encode(self.change, self.scratch)
-        rest = self.remainder.view(-1)
-        torch.div(averaged, self.group.size, out=rest[: self.averaged])
-        rest[self.averaged : self.averaged + len(summed)].copy_(summed)
+    def _write(self, message: Tensor, means: Means) -> None:
+        weights, averaged, moments, variates, exact, summed = self._parts(message)
+        for feedback, values, mean in zip(self.feedbacks, (weights, variates), means, strict=False):
+            feedback.write(values, self.sent, self.scratch, nothing=math.isinf(mean.divisor))
+        divided = (averaged / means.state.divisor, exact / means.variates.divisor)
+        rest = torch.cat([*divided, summed])
+        self.remainder.view(-1)[: len(rest)].copy_(rest)
         self.sent.exact.copy_(self.remainder)
-        self.moments.view(-1)[: len(moments)].copy_(moments)
-        self.moments.view(-1)[len(moments) :].zero_()  # where the last answer was decoded
-        self.sent.encode_moments(self.moments, self.scratch)
+        self.moments.zero_()  # where the last answer was decoded
+        if math.isfinite(means.state.divisor):
+            self.moments.view(-1)[: len(moments)].copy_(moments)
+        self.sent.encode(1, self.moments, self.scratch)
 
-    def _add_up(self) -> None:
+    def _add_up(self, means: Means) -> None:
         """The answer of this worker's part."""
-        self.got.decode(self.scratch)
-        torch.sum(self.scratch, 0, keepdim=True, out=self.answer)
-        self.answer.div_(self.group.size).add_(self.owner_error)
-        self.mine.encode(self.answer, self.scratch[:1])
+        for feedback, mean in zip(self.feedbacks, means, strict=False):
+            self.got.decode(feedback.part, self.scratch)
+            _mean_of_rows(self.scratch, mean, out=feedback.answer)
+            feedback.answer.add_(feedback.owner_error)
+            self.mine.encode(feedback.part, feedback.answer, self.scratch[:1])
         total = self.got.exact[0]
         for row in self.got.exact[1:]:
             total.add_(row)
         self.mine.exact.copy_(total)
-        self.got.decode_moments(self.moments)
-        mean = self.moments.sum(0, keepdim=True).div_(self.group.size)
-        self.mine.encode_moments(mean, self.scratch[:1])
+        self.got.decode(1, self.moments)
+        moments = torch.empty_like(self.moments[:1])
+        _mean_of_rows(self.moments, means.state, out=moments)
+        self.mine.encode(1, moments, self.scratch[:1])
 
-    def _keep_errors(self) -> None:
-        self.sent.decode(self.scratch)
-        torch.sub(self.change, self.scratch, out=self.error)
-        self.mine.decode(self.scratch[:1])
-        torch.sub(self.answer, self.scratch[:1], out=self.owner_error)
+    def _keep_errors(self, means: Means) -> None:
+        for feedback, mean in zip(self.feedbacks, means, strict=False):
+            if math.isfinite(mean.divisor):
+                self.sent.decode(feedback.part, self.scratch)
+                torch.sub(feedback.change, self.scratch, out=feedback.error)
+            self.mine.decode(feedback.part, self.scratch[:1])
+            torch.sub(feedback.answer, self.scratch[:1], out=feedback.owner_error)
 
     def _read(self, message: Tensor) -> None:
-        weights, averaged, moments, summed = self._parts(message)
-        self.back.decode(self.scratch)
-        self.reference.add_(self.scratch.view(-1)[: self.count])
-        weights.copy_(self.reference)
-        exact = self.back.exact.reshape(-1)
-        averaged.copy_(exact[: self.averaged])
-        summed.copy_(exact[self.averaged : self.averaged + len(summed)])
-        self.back.decode_moments(self.moments)
+        weights, averaged, moments, variates, exact, summed = self._parts(message)
+        for feedback, values in zip(self.feedbacks, (weights, variates), strict=False):
+            self.back.decode(feedback.part, self.scratch)
+            feedback.reference.add_(self.scratch.view(-1)[: len(values)])
+            values.copy_(feedback.reference)
+        answer, start = self.back.exact.reshape(-1), 0
+        for values in (averaged, exact, summed):
+            values.copy_(answer[start : start + len(values)])
+            start += len(values)
+        self.back.decode(1, self.moments)
         moments.copy_(self.moments.view(-1)[: len(moments)])
 
     def _parts(self, message: Tensor) -> tuple[Tensor, ...]:
-        """Weights; exact numbers that are averaged; moments; exact numbers that are summed."""
-        sizes = (self.count, self.averaged, self.sizes.moments)
-        return torch.split(message, [*sizes, len(message) - self.sizes.state])
+        """Weights; exact numbers that are averaged; moments; variates, coded and exact; summed."""
+        sizes = self.sizes
+        lengths = [sizes.weights, self.averaged, sizes.moments]
+        lengths += [sizes.variates - self.exact_variates, self.exact_variates]
+        return torch.split(message, [*lengths, len(message) - sum(lengths)])
 
     def state_dict(self) -> dict[str, Tensor]:
-        """The point from which changes count, and what was lost so far."""
-        return {name: getattr(self, name).clone() for name in self._SAVED}
+        """The points from which changes count, and what was lost so far."""
+        own = {name: getattr(self.weights, name).clone() for name in _Feedback.SAVED}
+        if self.variates is not None:
+            own |= {f"variate_{n}": getattr(self.variates, n).clone() for n in _Feedback.SAVED}
+        return own
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         """Take over what `state_dict` gave."""
-        for name in self._SAVED:
-            getattr(self, name).copy_(state[name])
+        for name in _Feedback.SAVED:
+            getattr(self.weights, name).copy_(state[name])
+            if self.variates is not None:
+                getattr(self.variates, name).copy_(state.get(f"variate_{name}", _NOTHING))
 
-    _SAVED = ("reference", "error", "owner_error")
+
+_NOTHING = torch.zeros(())
 
 
-class _RowLayout(NamedTuple):
-    """Of one worker's part: how many exact numbers, bytes of scales and codes, and their codecs."""
+def _mean_of_rows(rows: Tensor, mean: Mean, out: Tensor) -> None:
+    """The workers' rows added up with what each of them counts; the rows may change."""
+    if mean.shares is None:
+        torch.sum(rows, 0, keepdim=True, out=out)
+        out.div_(mean.divisor)
+    else:
+        torch.sum(rows.mul_(rows.new_tensor(mean.shares).unsqueeze(1)), 0, keepdim=True, out=out)
 
-    exact: int
-    weights: tuple[int, int]
-    moments: tuple[int, int]
-    weight_codec: Codec
-    moment_codec: Codec
+
+class _Feedback:
+    """Numbers that travel as their change, and what their messages lost; `part` is their place."""
+
+    SAVED = ("reference", "error", "owner_error")
+
+    def __init__(self, part: int, count: int, like: Tensor) -> None:
+        self.part, self.count = part, count
+        self.change, self.error = torch.zeros_like(like), torch.zeros_like(like)
+        self.answer, self.owner_error = torch.zeros_like(like[:1]), torch.zeros_like(like[:1])
+        self.reference = self.change.new_zeros(count)
+
+    def reset(self) -> None:
+        """Changes count from zero, and nothing was lost."""
+        for tensor in (self.reference, self.error, self.owner_error):
+            tensor.zero_()
+
+    def write(self, values: Tensor, rows: _Rows, scratch: Tensor, *, nothing: bool) -> None:
+        """Encode the change and what was lost before; zeros where it takes no part in the mean."""
+        torch.sub(values, self.reference, out=self.change.view(-1)[: self.count])
+        self.change.zero_() if nothing else self.change.add_(self.error)
+        rows.encode(self.part, self.change, scratch)
+
+
+class CodedPart(NamedTuple):
+    """Of one worker's part: bytes of scales and of codes, and their codec."""
+
+    scale_bytes: int
+    code_bytes: int
+    codec: Codec
 
 
 class _Rows:
     """Rows of bytes, one for each worker's part: exact numbers, scales, codes."""
 
-    def __init__(self, rows: int, layout: _RowLayout, like: Tensor) -> None:
-        self.layout, size = layout, like.itemsize
-        row = row_bytes(layout.exact, layout.weights, layout.moments, itemsize=size)
+    def __init__(self, rows: int, exact: int, coded: list[CodedPart], like: Tensor) -> None:
+        self.coded, size = coded, like.itemsize
+        row = row_bytes(
+            exact, *((part.scale_bytes, part.code_bytes) for part in coded), itemsize=size
+        )
         # a row's length is a multiple of eight, so that wider numbers can be viewed in every row
         self.data = torch.zeros(rows, row, dtype=torch.uint8, device=like.device)
-        lengths = (layout.exact * size, layout.weights[0], layout.moments[0])
-        ends = [*accumulate((*lengths, layout.weights[1], layout.moments[1]), initial=0)]
+        lengths = [exact * size, *(p.scale_bytes for p in coded), *(p.code_bytes for p in coded)]
+        ends = [*accumulate(lengths, initial=0)]
         parts = [self.data[:, start:end] for start, end in pairwise(ends)]
         self.exact = parts[0].view(like.dtype)
-        self.scales, self.ranges, self.codes, self.moment_codes = parts[1:]
+        self.scales, self.codes = parts[1 : 1 + len(coded)], parts[1 + len(coded) :]
 
-    def encode(self, values: Tensor, scratch: Tensor) -> None:
-        """Write values of weights, which stay as they are, into the bytes."""
-        self.layout.weight_codec.encode(values, self.scales, self.codes, scratch)
+    def encode(self, part: int, values: Tensor, scratch: Tensor) -> None:
+        """Write values of a part, which stay as they are, into the bytes."""
+        if values.numel():
+            codec = self.coded[part].codec
+            codec.encode(values, self.scales[part], self.codes[part], scratch)
 
-    def decode(self, values: Tensor) -> None:
+    def decode(self, part: int, values: Tensor) -> None:
         """Read the values."""
-        self.layout.weight_codec.decode(self.scales, self.codes, values)
-
-    def encode_moments(self, moments: Tensor, scratch: Tensor) -> None:
-        """Write second moments, if there are any."""
-        if moments.numel():
-            self.layout.moment_codec.encode(moments, self.ranges, self.moment_codes, scratch)
-
-    def decode_moments(self, moments: Tensor) -> None:
-        """Read them."""
-        if moments.numel():
-            self.layout.moment_codec.decode(self.ranges, self.moment_codes, moments)
+        if values.numel():
+            self.coded[part].codec.decode(self.scales[part], self.codes[part], values)
 
 
 class StateSizes(NamedTuple):
-    """Of the state with which a message begins: weights first, moments last, all of it."""
+    """Of the state with which a message begins, weights first, moments last; what follows."""
 
     weights: int
     moments: int
     state: int
+    variates: int = 0  # that follow it
 
 
 def encoding(

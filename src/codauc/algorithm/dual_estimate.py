@@ -15,9 +15,10 @@ from codauc.algorithm.loss import MinMaxAUCLoss
 from codauc.algorithm.loss_checks import check_values
 from codauc.algorithm.objective import positives
 from codauc.algorithm.ppdsg import PPDSG
+from codauc.algorithm.sites import Sites
 from codauc.workers.group import Group
 
-DUALS = ("mean", "pooled")
+DUALS = ("mean", "pooled", "auto")
 _DRAWS = 100  # how often a worker draws for a class it has met before
 _FIRST_DRAWS = 3  # and for a class that it never met
 
@@ -32,11 +33,13 @@ class DualEstimate:
 
     The same forward passes give BatchNorm the statistics of the new weights, averaged over the
     workers: where all draw equally often, what torch's `update_bn` gives on all batches together.
-    One collective carries both. A worker without a class takes no part in that class's mean.
+    One collective carries both. A worker without a class takes no part in that class's mean, and
+    one that is away in none. Where `sites` do not count alike, all means are weighted.
     """
 
-    def __init__(self, opt: PPDSG, group: Group, dual: str, forward: Forward) -> None:
+    def __init__(self, opt: PPDSG, group: Group, dual: str, forward: Forward, sites: Sites) -> None:
         self.opt, self.group, self.dual, self.forward = opt, group, dual, forward
+        self.sites = sites
 
     @torch.no_grad()
     def run(
@@ -53,8 +56,11 @@ class DualEstimate:
         whatever was evaluated since.
         """
         opt = self.opt
-        with in_modes(opt.model, modes), _new_statistics(opt.model):
-            sums, counts = _class_sums(opt.loss, batches, samples, self.forward, self.group)
+        if self.sites.away:
+            sums, counts = torch.zeros(2, 2, opt.loss.tasks).to(opt.loss.a)
+        else:
+            with in_modes(opt.model, modes), _new_statistics(opt.model):
+                sums, counts = _class_sums(opt.loss, batches, samples, self.forward, self.group)
         negative, positive, found = self._averaged(sums, counts)
         new = [(opt.loss.alpha, negative - positive)]
         if estimate_ab:
@@ -75,12 +81,15 @@ class DualEstimate:
             total = torch.where(total > 0, total, 1)
             sums, counts = sums / total, counts / total
         statistics = trained.statistics
+        counting, size = self.sites.mean(), self.group.size
         parts = [sums.flatten(), counts.flatten(), *(tensor.flatten() for tensor in statistics)]
+        if counting.shares is not None:  # as if all counted alike, and this one more or less often
+            parts = [part * (size / counting.divisor) for part in parts]
         message = torch.cat([part.to(trained.dtype) for part in parts])
         self.group.sum_(message, "dual")
         sums, counts, *means = torch.split(message, [len(part) for part in parts])
         for target, mean in zip(statistics, means, strict=True):
-            target.copy_((mean / self.group.size).view_as(target))
+            target.copy_((mean / size).view_as(target))
         negative, positive = (sums / counts).to(self.opt.loss.alpha.dtype).view(2, -1)
         return negative, positive, (counts.view(2, -1) > 0).all(0)
 

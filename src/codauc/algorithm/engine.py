@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any, TypeVar
 
 from torch import nn
 
 from codauc._internal.checks import choice, known_arguments, whole
-from codauc._internal.random_streams import random_state, set_random_state
-from codauc.algorithm.coda_state import CoDAState
 from codauc.algorithm.compression import COMPRESSIONS
+from codauc.algorithm.control_variates import CORRECTIONS
 from codauc.algorithm.dual_estimate import DUALS, DualEstimate
 from codauc.algorithm.loop_checks import BatchForward, Forward, check_ratio
 from codauc.algorithm.outer_step import Nesterov
@@ -19,16 +18,24 @@ from codauc.algorithm.ppdsg import PPDSG
 from codauc.algorithm.round_controls import RoundControls
 from codauc.algorithm.round_schedule import RoundSchedule
 from codauc.algorithm.rounds import Averager
+from codauc.algorithm.saved_engine import SavedEngine
 from codauc.algorithm.schedules import Stage
+from codauc.algorithm.site_checks import (
+    NORMS,
+    check_periods,
+    check_ways,
+    checked_sites,
+    decided_dual,
+)
+from codauc.algorithm.sites import Present
 from codauc.algorithm.stage_loop import endless, local_steps
 from codauc.algorithm.unknown_ratio import first_look
-from codauc.models.weights import check_weights
 from codauc.workers.group import Group, LocalGroup
 
 Batch = TypeVar("Batch")
 
 
-class CoDA(RoundControls):
+class CoDA(SavedEngine, RoundControls):
     """Communication-efficient distributed AUC maximisation (Algorithm 1).
 
         v_s     = DSG(v_{s-1}, alpha_{s-1}, eta_s, T_s, I_s, gamma)
@@ -51,6 +58,15 @@ class CoDA(RoundControls):
     `outer=codauc.Nesterov()` lets rounds take a step with momentum along the averaged change of the
     weights (a single worker takes none). `settings` are further values, such as the names of the
     data's columns, that must be equal on all workers.
+
+    For data that differ from worker to worker: `correct="scaffold"` keeps each worker's steps in
+    the direction of all workers' mean, by control variates that travel with the weights.
+    `shards` are the samples and positives of each worker; with them `weight="samples"` lets each
+    count by its samples, and `dual="auto"` takes "pooled" where labels differ. `present=0.7` draws
+    for each period between two rounds which 70% of the workers take part
+    (`codauc.Present(share, seed, gone)`); the others are `away`, stand still, and take over the
+    next mean. A worker whose shard has no samples is always away. `norm="local"` leaves BatchNorm's
+    statistics to each worker.
 
     >>> import torch
     >>> from torch import nn
@@ -79,6 +95,11 @@ class CoDA(RoundControls):
         compress: str | None = None,
         delay: int = 0,
         outer: Nesterov | None = None,
+        correct: str | None = None,
+        weight: str = "equal",
+        present: Present | float | None = None,
+        norm: str = "mean",
+        shards: Sequence[tuple[int, int]] | None = None,
         settings: dict[str, Any] | None = None,
     ) -> None:
         _check_arguments(opt, group, settings, outer)
@@ -88,11 +109,20 @@ class CoDA(RoundControls):
         self.delay = whole("delay", delay, least=0, remedy="use 0 to wait for every round")
         self.group = LocalGroup() if group is None else group
         self.forward = BatchForward(opt, forward)
-        self.dual_estimate = DualEstimate(
-            opt, self.group, choice("dual", dual, DUALS), self.forward
+        self.sites = checked_sites(self.group.rank, self.group.size, weight, present, shards)
+        self.dual = decided_dual(choice("dual", dual, DUALS), self.sites.shards)
+        opt.local_norm = choice("norm", norm, NORMS) == "local"
+        if correct is not None:
+            correct = choice("correct", correct, CORRECTIONS)
+        check_ways(opt.loss, self.sites, correct=correct, delay=self.delay)
+        self.dual_estimate = DualEstimate(opt, self.group, self.dual, self.forward, self.sites)
+        if opt.local_norm:
+            opt.begin_stage()  # which finds anew what rounds average
+        self.averager = Averager(
+            opt, self.group, compress, outer, self.sites, correcting=correct is not None
         )
-        self.averager = Averager(opt, self.group, compress, outer)
         ways = {"compress": compress, "delay": self.delay, "outer": outer and asdict(outer)}
+        ways |= {"correct": correct, "norm": norm, "sites": self.sites.settings()}
         self.averager.start(dual=dual, **ways, settings=settings)
         self.stages_done = 0
         self.current: Stage | None = None  # the stage that was begun and not yet finished
@@ -157,6 +187,7 @@ class CoDA(RoundControls):
 
     def _begin(self, stage: Stage) -> None:
         _check_stage(stage, self.delay)
+        check_periods(stage, self.sites)
         if self.current is not None and stage != self.current:
             raise ValueError(
                 f"{stage} while {self.current} is at step {self.opt.steps}: expected the same "
@@ -216,6 +247,8 @@ class CoDA(RoundControls):
         )
         self.current = self._ending = None
         self.stages_done += 1
+        if stage.estimate_ab:  # it had another objective
+            self.averager.begin_variates_anew()
 
     def _before_step(self, *_: Any) -> None:
         inside = self._driven or self.loop is not None
@@ -247,37 +280,6 @@ class CoDA(RoundControls):
         """Have the round that is due at this step, or was interrupted, before the next batch."""
         if self.current is not None and not self.closed:
             self.schedule.sync(self.opt.steps, self.current)
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Refused: the other workers would know nothing of a copy."""
-        raise TypeError("CoDA cannot be copied or pickled: make a new one and load_state_dict.")
-
-    def state_dict(self) -> dict[str, Any]:
-        """Everything this worker needs to go on, as copies; may be taken between any two steps."""
-        return CoDAState(
-            model={k: v.detach().clone() for k, v in self.opt.model.state_dict().items()},
-            optimizer=self.opt.state_record(),
-            averager=self.averager.state(),
-            ledger=self.group.ledger.state_dict(),
-            streams=random_state(),
-            stage=self.current,
-            stages_done=self.stages_done,
-            closed=self.closed,
-            **self.schedule.state(),
-        ).pack()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` gave; the argument is neither kept nor changed."""
-        saved = CoDAState.unpack(state)
-        check_weights("the state", self.opt.model, saved.model)
-        self.averager.load(saved.averager)
-        self.opt.load_state_dict(saved.optimizer.pack())
-        self.opt.model.load_state_dict(saved.model)
-        self.group.ledger.load_state_dict(saved.ledger)
-        set_random_state(saved.streams)
-        self.current, self.stages_done, self.closed = saved.stage, saved.stages_done, saved.closed
-        self.loop, self._driven, self._ending = None, False, None
-        self.schedule.load(saved)
 
 
 def _check_arguments(opt: Any, group: Any, settings: Any, outer: Any) -> None:

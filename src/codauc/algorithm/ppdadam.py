@@ -99,16 +99,22 @@ class PPDAdam(PPDSG):
     def _inner_step(
         self, means: BatchMeans, pos_ratio: Any, inner: InnerVariables, eta: float
     ) -> InnerVariables:
-        found = implicit_step(means, pos_ratio, inner, eta)
+        return self._within_bounds(implicit_step(means, pos_ratio, inner, eta))
+
+    def _within_bounds(self, inner: InnerVariables) -> InnerVariables:
         if self.loss.link != "sigmoid":
-            return found
-        alpha = found.alpha  # whose optimum is a difference of scores
+            return inner
+        alpha = inner.alpha  # whose optimum is a difference of scores
         held = alpha.clamp(-1, 1) if isinstance(alpha, Tensor) else min(1.0, max(-1.0, alpha))
-        return found._replace(alpha=held)
+        return inner._replace(alpha=held)
 
     def _inner_pull(self, pos_ratio: Any, eta: float) -> Any:
         size = eta / (2 * pos_ratio * (1 - pos_ratio))
         return size / (size + self.gamma)
+
+    def _stand_still(self, states: list[dict[str, Any]]) -> None:
+        for state in states:  # the second moments that rounds bring are of all steps
+            state["updates"] += 1
 
     def _primal_step(
         self,

@@ -99,6 +99,9 @@ class PPDSG(StagedOptimizer):
             self._untrained.check(self)
         dual_size = self._dual_step_size(self.stage_lr)
         self._check_step_size(dual_size)
+        if self.away:
+            self.pass_by()
+            return value
         if not has_gradients(self.trained.weights, self.loss):
             return value  # as torch's optimizers: nothing to do, and not counted
         self._prepare_state()
@@ -107,8 +110,28 @@ class PPDSG(StagedOptimizer):
         for group in self.param_groups:
             self._step_group(group, clip)
         self._step_own(dual_size)
-        self.steps += 1
+        self._count()
         return value
+
+    @torch.no_grad()
+    def pass_by(self) -> None:
+        """Count a step in which this worker, a site that is away, stands still."""
+        self._prepare_state()
+        for group in self.param_groups:
+            states = [self.state[weight] for weight in group["params"] if weight in self.state]
+            self._stand_still(states)
+            self._average([w for w in group["params"] if w in self.state], states)
+        self._average_own(self.loss.inner(numbers=False))
+        self.loss.sums.grad = None
+        self._count()
+
+    def _stand_still(self, states: list[dict[str, Any]]) -> None:
+        """What a step without a gradient makes of what is kept of the weights."""
+
+    def _count(self) -> None:
+        self.steps += 1
+        if self.variates is not None:
+            self.variates.steps += 1
 
     def _prepare_state(self) -> None:
         """Begin the averages with the stage's first step; follow tensors that were moved."""
@@ -135,7 +158,13 @@ class PPDSG(StagedOptimizer):
             gradients = [_plain_gradient(weight) for weight in stepped]
             if clip is not None:
                 gradients = [gradient * clip.to(gradient.dtype) for gradient in gradients]
+            if self.variates is not None:
+                gradients = self.variates.corrected(stepped, gradients)
             self._primal_step(stepped, gradients, list(compress(states, with_gradient)), group)
+        self._average(weights, states)
+
+    def _average(self, weights: list[Tensor], states: list[dict[str, Any]]) -> None:
+        """Count the weights as they are now in the stage's average."""
         if self.average and states:
             averages = [state["average"] for state in states]
             values = [w.to(mean.dtype) for w, mean in zip(weights, averages, strict=True)]
@@ -168,16 +197,30 @@ class PPDSG(StagedOptimizer):
         p, before = loss.ratio(numbers=numbers), loss.inner(numbers=numbers)
         if numbers and not math.isfinite(sum(means)):  # of a step that a GradScaler skipped
             means = BatchMeans(0.0, 0.0, 0.0, 0.0)
-        a, b, alpha = self._inner_step(means, p, before, eta)
+        a, b, alpha = after = self._inner_step(means, p, before, eta)
+        if self.variates is not None:
+            after = self.variates.corrected_inner(before, after, eta)
+            a, b, alpha = self._within_bounds(after)
         if math.isfinite(self.gamma):
             pull, (a0, b0) = self._inner_pull(p, eta), _rows(self.own["anchor"], numbers)
             a, b = towards(a, a0, pull), towards(b, b0, pull)
-        if self.average:
-            mean, share = self.own["average"], 1 / (self.steps + 1)
-            rows = [towards(m, v, share) for m, v in zip(_rows(mean, numbers), (a, b), strict=True)]
-            mean.copy_(mean.new_tensor([rows]).t() if numbers else torch.stack(rows))
-        loss.set_inner(InnerVariables(a, b, alpha))
+        inner = InnerVariables(a, b, alpha)
+        self._average_own(inner)
+        loss.set_inner(inner)
         loss.sums.grad = None
+
+    def _average_own(self, inner: InnerVariables) -> None:
+        """Count a and b in the stage's average."""
+        if self.average:
+            numbers = isinstance(inner.a, float)
+            mean, share = self.own["average"], 1 / (self.steps + 1)
+            values = zip(_rows(mean, numbers), inner[:2], strict=True)
+            rows = [towards(m, v, share) for m, v in values]
+            mean.copy_(mean.new_tensor([rows]).t() if numbers else torch.stack(rows))
+
+    def _within_bounds(self, inner: InnerVariables) -> InnerVariables:
+        """a, b and alpha, where a correction carried them too far."""
+        return inner
 
     def _inner_step(
         self, means: BatchMeans, pos_ratio: Any, inner: InnerVariables, eta: float

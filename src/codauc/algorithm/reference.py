@@ -1,4 +1,4 @@
-"""Algorithms 1 and 2 in plain loops: slow, short, and the oracle of the tests.
+"""Algorithms 1 and 2 in plain loops, and CODASCA: slow, short, and the oracle of the tests.
 
 Nothing here is shared with the fast code but the formula of F, differentiated by autograd.
 `score(w, x)` gives h in terms of the flat weights w; `batches[k]` is worker k's iterator of (x, y).
@@ -87,5 +87,50 @@ def coda(
     point = start
     for stage in stages:
         point = dsg(score, point, batches, stage, gamma, p)
+        point = point._replace(alpha=dual_estimate(score, point.w, batches, stage.dual_samples))
+    return point
+
+
+def corrected_dsg(
+    score: Score,
+    start: Point,
+    batches: list[Batches],
+    stage: Stage,
+    setting: tuple[float, float],
+    own: list[Point],
+) -> tuple[Point, list[Point]]:
+    """Algorithm 2 with control variates; `own` are the workers' of before, `setting` gamma and p.
+
+    Each step takes grad F_k - c_k + c. After a period c_k is the mean of its grad F_k, and c that
+    of the c_k; a stage's last period does not count if it is shorter than half of the others.
+    """
+    (gamma, p), workers, eta = setting, range(len(batches)), stage.lr
+    points, zero = [start for _ in workers], Point(*(torch.zeros_like(part) for part in start))
+    total, sums, common, last = [zero for _ in workers], [zero for _ in workers], mean(own), 0
+    for t in range(1, stage.steps + 1):
+        for k in workers:
+            found, now = gradient(score, points[k], *next(batches[k]), p), points[k]
+            sums[k] = Point(*(s + g for s, g in zip(sums[k], found, strict=True)))
+            g = Point(*(g - c_k + c for g, c_k, c in zip(found, own[k], common, strict=True)))
+            w, a, b = (proximal_step(now[i], g[i], start[i], eta, gamma) for i in range(3))
+            points[k] = Point(w, a, b, now.alpha + eta * g.alpha)
+        whole = t % stage.least_period == 0
+        if whole or (t == stage.steps and 2 * (t - last) >= stage.least_period):
+            own = [Point(*(part / (t - last) for part in sums[k])) for k in workers]
+            common, sums, last = mean(own), [zero for _ in workers], t
+        points = [mean(points) for _ in workers] if whole else points
+        for k in workers:
+            total[k] = Point(*(s + part for s, part in zip(total[k], points[k], strict=True)))
+    averages = [Point(*(part / stage.steps for part in total[k])) for k in workers]
+    return mean(averages)._replace(alpha=mean(points).alpha), own
+
+
+def codasca(
+    score: Score, start: Point, batches: list[Batches], stages: list[Stage], gamma: float, p: float
+) -> Point:
+    """Algorithm 1 with control variates, which begin as zero and are kept from stage to stage."""
+    point, own = start, [Point(*(torch.zeros_like(part) for part in start)) for _ in batches]
+    for stage in stages:
+        point, own = corrected_dsg(score, point, batches, stage, (gamma, p), own)
         point = point._replace(alpha=dual_estimate(score, point.w, batches, stage.dual_samples))
     return point

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
+from typing import Any
 
 from torch import Tensor
 
@@ -11,6 +12,7 @@ from codauc.algorithm.ppdsg import PPDSG
 from codauc.algorithm.round_costs import REQUESTS
 from codauc.algorithm.round_schedule import RoundSchedule
 from codauc.algorithm.rounds import Around, Averager, observing_rounds
+from codauc.algorithm.schedules import Stage
 from codauc.workers.group import Group
 
 
@@ -21,6 +23,11 @@ class RoundControls:
     group: Group
     averager: Averager
     schedule: RoundSchedule
+    current: Stage | None
+    closed: bool
+
+    def _after_step(self, *_: Any) -> None:
+        raise NotImplementedError
 
     def average_gradients(self) -> None:
         """Before `opt.step()`: data parallel training, a message at every step, in place of rounds.
@@ -72,6 +79,21 @@ class RoundControls:
     def under_way(self) -> bool:
         """Whether a delayed round has begun and not yet taken effect."""
         return self.averager.under_way
+
+    @property
+    def away(self) -> bool:
+        """Whether this worker, a site, takes no part until the next round."""
+        return self.opt.away and self.current is not None and not self.closed
+
+    def skip(self) -> None:
+        """Pass one step of a period in which this worker is away, in place of a batch.
+
+        `stage` does it by itself; loops that have more to do at a step, on all workers, call it.
+        """
+        if not self.away or self.current is None or self.opt.steps >= self.current.steps:
+            raise RuntimeError("skip() of a worker that is not away: it takes steps of its own.")
+        self.opt.pass_by()
+        self._after_step()
 
     def same_everywhere(self) -> None:
         """Give every worker the state of worker 0, as at the start."""

@@ -71,13 +71,14 @@ class FiniteCheck:
 class RoundMessage:
     """The state, then label counts, seconds of the last round, requests and a mark of bad numbers.
 
-    The seconds show who waited: the worker whose round took the least waited for nobody. A single
-    worker sends no state. While `measuring`, seconds per step and drift come last, for periods that
-    set themselves.
+    With control variates these follow the state. The seconds show who waited: the worker whose
+    round took the least waited for nobody. A single worker sends no state. While `measuring`,
+    seconds per step and drift come last, for periods that set themselves.
     """
 
-    def __init__(self, opt: PPDSG, group: Group) -> None:
+    def __init__(self, opt: PPDSG, group: Group, *, correcting: bool = False) -> None:
         self.opt, self.group, self.measuring = opt, group, False
+        self.correcting = correcting  # whether control variates travel
         self.measured = (0.0, 0.0)  # seconds per step and drift of this worker
         self.heard: Measured | None = None  # what the last answer said of all
         self.lay_out()
@@ -89,12 +90,15 @@ class RoundMessage:
         """Make the vector for what is trained and measured now."""
         self.tail_sizes = tail_lengths(self.opt.loss.tasks, self.group.size, self.measuring)
         self.layout = self.opt.trained.layout()
-        self.size = self.opt.trained.size if self.group.size > 1 else 0  # of the state
+        several, trained = self.group.size > 1, self.opt.trained
+        self.size = trained.size if several else 0  # of the state
+        self.variate_size = trained.steered_size if several and self.correcting else 0
         self.vector = self.buffer()
 
     def buffer(self) -> Tensor:
         """Zeros of the length of a message."""
-        trained, size = self.opt.trained, self.size + sum(self.tail_sizes)
+        trained = self.opt.trained
+        size = self.size + self.variate_size + sum(self.tail_sizes)
         return empty_vector(size, trained.dtype, trained.device).zero_()
 
     @property
@@ -102,13 +106,21 @@ class RoundMessage:
         """The part that is averaged."""
         return self.vector[: self.size]
 
-    def pack(self, primal: list[Tensor] | None, divisor: int, seconds: float) -> None:
-        """Write the state, divided, with other values in the place of v if given, and the rest."""
+    @property
+    def variates(self) -> Tensor:
+        """The part for control variates, w, a, b and alpha's."""
+        return self.vector[self.size : self.size + self.variate_size]
+
+    def pack(self, primal: list[Tensor] | None, divisor: float, seconds: float) -> None:
+        """Write the state, divided, with other values in the place of v if given, and the rest.
+
+        A worker that is away reports no labels until it is back.
+        """
         loss = self.opt.loss
         self.opt.trained.pack(self.state, primal, divisor)
         digits, times, asking, bad, measures = self._tail()
-        self.labels.copy_(loss.seen)
-        fresh = loss.seen - loss.reported
+        self.labels.copy_(loss.reported if self.opt.away else loss.seen)
+        fresh = self.labels - loss.reported
         digits[0].copy_(fresh // _BASE)
         digits[1].copy_(fresh % _BASE)
         times.zero_()[self.group.rank] = seconds
@@ -130,5 +142,6 @@ class RoundMessage:
             self.heard = Measured(step_seconds, least, drift)
 
     def _tail(self) -> tuple[Tensor, ...]:
-        digits, *rest = torch.split(self.vector[self.size :], self.tail_sizes)
+        start = self.size + self.variate_size
+        digits, *rest = torch.split(self.vector[start:], self.tail_sizes)
         return digits.view(2, 2, -1), *rest

@@ -10,8 +10,8 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import Tensor
 
-from codauc.algorithm.coda_state import RoundState
-from codauc.algorithm.compression import Encoding, StateSizes, encoding
+from codauc.algorithm.compression import Encoding, Means, StateSizes, encoding
+from codauc.algorithm.control_variates import ControlVariates
 from codauc.algorithm.eager_update import EagerUpdate
 from codauc.algorithm.gradient_rounds import average_gradients
 from codauc.algorithm.outer_step import Nesterov, OuterStep
@@ -24,6 +24,8 @@ from codauc.algorithm.same_start import (
     settings_to_compare,
     take_first,
 )
+from codauc.algorithm.saved_rounds import SavedRounds
+from codauc.algorithm.sites import Sites
 from codauc.algorithm.trained_state import view_like
 from codauc.workers.agreement import compare
 from codauc.workers.group import Flight, Group, LocalGroup, Pending
@@ -43,7 +45,7 @@ def _observed(method: Method) -> Method:
     return cast(Method, inside)
 
 
-class Averager:
+class Averager(SavedRounds):
     """Averages v, alpha and BatchNorm statistics over the group, in one collective.
 
     Label counts, requests and seconds travel with them (`RoundMessage`).
@@ -59,10 +61,15 @@ class Averager:
         group: Group,
         compress: str | None = None,
         outer: Nesterov | None = None,
+        sites: Sites | None = None,
+        *,
+        correcting: bool = False,
     ) -> None:
         self.opt, self.group, self.compress = opt, group, compress
+        self.sites = sites or Sites(group.rank, group.size)
         self.inner: Group = LocalGroup()  # who averages in between: the workers of this machine
-        self.message = RoundMessage(opt, group)
+        self.message = RoundMessage(opt, group, correcting=correcting)
+        opt.variates, opt.away = self._new_variates(), self.sites.away
         self.requests, self.finite = self.message.requests, self.message.finite
         self.encoding, self.outer = self._new_encoding(), self._new_outer(outer)
         self.eager = EagerUpdate(opt)  # what delayed rounds do
@@ -77,13 +84,20 @@ class Averager:
 
     def _new_encoding(self) -> Encoding:
         trained, message = self.opt.trained, self.message
-        sizes = StateSizes(trained.weight_size, trained.moment_size, message.size)
+        sizes = StateSizes(
+            trained.weight_size, trained.moment_size, message.size, message.variate_size
+        )
         return encoding(self.compress, self.group, sizes, message.vector)
 
     def _new_outer(self, rule: Nesterov | None) -> OuterStep | None:
         if rule is None or self.group.size == 1:
             return None
         return OuterStep(rule, self.message.vector, self.opt.trained.weight_size)
+
+    def _new_variates(self) -> ControlVariates | None:
+        if not self.message.variate_size:
+            return None
+        return ControlVariates(self.opt.trained, self.opt.loss.tasks, self.message.vector)
 
     @torch.no_grad()
     def lay_out(self, *, measuring: bool) -> None:
@@ -93,14 +107,15 @@ class Averager:
         themselves.
         """
         changed = self.message.layout != self.opt.trained.layout()
-        self._measure(measuring)
+        self.measure(measuring)
         if changed:
             self.message.lay_out()
             self.encoding, self.inner_message = self._new_encoding(), None
             self.outer = self._new_outer(None if self.outer is None else self.outer.rule)
+            self.opt.variates = self._new_variates()
             self.same_everywhere()
 
-    def _measure(self, measuring: bool) -> None:
+    def measure(self, measuring: bool) -> None:
         """Let messages carry measured times and drift, or no longer; all workers are equal now."""
         if measuring == self.message.measuring or self.group.size == 1:
             return
@@ -143,7 +158,14 @@ class Averager:
         take_first(self.group, state)
         self.opt.trained.unpack(state)
         self.encoding.reset(self.message.vector)
+        self.begin_variates_anew()
         broadcast_outside_rounds(self.opt, self.group)
+
+    @torch.no_grad()
+    def begin_variates_anew(self) -> None:
+        """What comes has another objective, or other data: no gradient is corrected as yet."""
+        if self.opt.variates is not None:
+            self.opt.variates.begin_anew()
 
     @_observed
     @torch.no_grad()
@@ -152,29 +174,44 @@ class Averager:
         if self.group.size == 1:
             self._alone(closing=closing)
             return
-        self._pack(self.opt.result if closing and self.opt.steps else None)
-        self.group.fly(self._average()).land()
+        means = self._pack(self.opt.result if closing and self.opt.steps else None, closing)
+        self.group.fly(self._average(means)).land()
         self.message.unpack_tail()
         if self.watching and not closing:
             self.drift = _drift(self.opt.trained.weights, self.message.vector)
         if not (closing and self.opt.average):  # a stage's mean is no change since the last round
             self._step_outside()
         self.opt.trained.unpack(self.message.state)
+        if self.opt.variates is not None:
+            self.opt.variates.take(self.message.variates, self.sites, closing=closing)
+        self._next_period()
         if closing:
             self.eager.forget()
 
-    def _pack(self, primal: list[Tensor] | None) -> None:
-        self.message.measured = (self.step_seconds, self.drift or 0.0)
-        self.message.pack(primal, self.encoding.divisor, self.seconds)
+    def _next_period(self) -> None:
+        self.sites.period += 1
+        self.opt.away = self.sites.away
+
+    def _pack(self, primal: list[Tensor] | None, closing: bool = False) -> Means:
+        """Write the message; returns how the means of state and variates are taken."""
+        message, variates, ready = self.message, self.opt.variates, self.encoding.sums
+        means = Means(self.sites.mean(), self.sites.mean())
+        message.measured = (self.step_seconds, self.drift or 0.0)
+        message.pack(primal, means.state.divisor if ready else 1, self.seconds)
+        if variates is not None:
+            means = means._replace(variates=variates.coming(self.sites, closing=closing))
+            divisor = means.variates.divisor if ready else 1
+            variates.pack(message.variates, divisor, away=self.opt.away, closing=closing)
+        return means
 
     @property
     def measured(self) -> Measured | None:
         """What the last round said of all workers, if messages carry measures."""
         return self.message.heard
 
-    def _average(self) -> Iterator[Pending]:
+    def _average(self, means: Means) -> Iterator[Pending]:
         before = self.group.ledger.seconds("round", "reply")
-        yield from self.encoding.average(self.message.vector)
+        yield from self.encoding.average(self.message.vector, means)
         self.seconds = self.group.ledger.seconds("round", "reply") - before
 
     @_observed
@@ -198,9 +235,9 @@ class Averager:
             self._alone()
             return
         self.eager.pack(self.message.state)
-        self._pack(None)
-        self.flight, self.under_way = self.group.fly(self._average()), True
-        self.eager.hold_back(self.inner.size / self.group.size)
+        means = self._pack(None)
+        self.flight, self.under_way = self.group.fly(self._average(means)), True
+        self.eager.hold_back(self.inner.size / means.state.divisor)
 
     def advance(self) -> None:
         """Let a round that is under way go on, as far as is possible without waiting."""
@@ -213,15 +250,17 @@ class Averager:
     def complete(self, steps: int) -> None:
         """Let the round that was begun so many steps ago take effect on the state of now."""
         with self._taken_back_if_it_fails():
-            self._land()
+            self.land()
             self.message.unpack_tail()
         self.under_way = False
+        self._next_period()
         if self.message.measuring:
             self.drift = _drift([self.eager.taken_weights], self.message.vector)
         self._step_outside()
         self.eager.arrive(self.message.state, steps)
 
-    def _land(self) -> None:
+    def land(self) -> None:
+        """Wait for the round that is under way."""
         if self.flight is not None:
             with self._taken_back_if_it_fails():
                 self.flight.land()
@@ -254,45 +293,6 @@ class Averager:
                 opt.take_result()
         loss.agree(loss.seen - loss.reported, loss.seen)
         self.requests.hear_alone()
-
-    def state(self) -> RoundState:
-        """What was lost by compression, and the round that is under way, as copies."""
-        self._land()
-        found = RoundState(
-            compress=self.compress,
-            workers=self.group.size,
-            encoding=self.encoding.state_dict(),
-            drift=self.drift,
-            under_way=None,
-            outer={} if self.outer is None else self.outer.state_dict(),
-            measuring=self.message.measuring,
-            seconds=self.seconds if self.message.measuring else 0.0,
-            base=None if self.eager.base is None else self.eager.base.clone(),
-        )
-        if self.under_way:
-            message = self.message
-            parts = {"message": message.vector, "sent": self.eager.taken, "told": message.labels}
-            found.under_way = {name: tensor.clone() for name, tensor in parts.items()}
-        return found
-
-    @torch.no_grad()
-    def load(self, state: RoundState) -> None:
-        """Take over what `state` gave."""
-        state.check(self.compress, self.group.size, outer=self.outer is not None)
-        self._measure(state.measuring)
-        self.seconds = state.seconds
-        self.group.wait_for_flight()  # it writes into the message, and into what is loaded
-        if state.encoding:
-            self.encoding.load_state_dict(state.encoding)
-        if self.outer is not None:
-            self.outer.load_state_dict(state.outer)
-        self.drift = state.drift
-        saved = state.under_way
-        self.flight, self.under_way = None, saved is not None
-        self.eager.load(state.base, None if saved is None else saved["sent"])
-        if saved is not None:
-            self.message.vector.copy_(saved["message"])
-            self.message.labels.copy_(saved["told"])
 
 
 @contextmanager

@@ -20,12 +20,22 @@ class Engine(Protocol):
     forward: BatchForward
     loop: object | None
 
+    @property
+    def away(self) -> bool:
+        """Whether this worker takes no part until the next round."""
+
+    def skip(self) -> None:
+        """Pass one step of such a period."""
+
 
 def local_steps(engine: Engine, steps: int, batches: Iterator[Batch]) -> Iterator[Batch]:
     """Batches until the optimizer has taken so many steps; one loop at a time."""
     idle, engine.loop = 0, (loop := object())
     try:
         while (before := engine.opt.steps) < steps:
+            if engine.away:
+                engine.skip()
+                continue
             batch = next(batches)
             if engine.forward.watched:
                 yield batch

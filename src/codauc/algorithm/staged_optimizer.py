@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from codauc.algorithm.control_variates import ControlVariates
 from codauc.algorithm.data_parallel import DataParallelWrapper
 from codauc.algorithm.loss import MinMaxAUCLoss
 from codauc.algorithm.optimizer_state import OptimizerState
@@ -46,6 +47,9 @@ class StagedOptimizer(torch.optim.Optimizer):
         self.stage_lr: float = self.base_lr
         self.steps = 0
         self.engaged = False  # whether a CoDA drives it
+        self.away = False  # whether it is a site that takes no part until the next round
+        self.variates: ControlVariates | None = None  # what corrects its gradients
+        self.local_norm = False  # whether rounds leave BatchNorm's statistics to each worker
         self.own: dict[str, Tensor] = {}  # anchor and average of a and b, [2, tasks]
         self._check_step_size(self.stage_lr)
         super().__init__(groups, defaults)
@@ -57,7 +61,9 @@ class StagedOptimizer(torch.optim.Optimizer):
     def _find_trained(self, names: frozenset[str] = frozenset()) -> TrainedState:
         """What asks for gradients now, and weights of these names."""
         groups = [group["params"] for group in self.param_groups]
-        return TrainedState(self.model, self.loss, groups, names, getattr(self, "moments", None))
+        moments = getattr(self, "moments", None)
+        statistics = not self.local_norm
+        return TrainedState(self.model, self.loss, groups, names, moments, statistics=statistics)
 
     def _check_step_size(self, eta: float) -> None:
         """Raise if a, b and alpha cannot take steps of this size."""
@@ -249,7 +255,7 @@ class StagedOptimizer(torch.optim.Optimizer):
         left_out = {"trained", "data_parallel", *(n for n in self.__dict__ if n.endswith("_hooks"))}
         left_out |= {"step", "_opt_called"}  # which torch's schedulers put there
         kept = {name: value for name, value in self.__dict__.items() if name not in left_out}
-        return {**kept, "engaged": False}
+        return {**kept, "engaged": False, "away": False, "variates": None, "local_norm": False}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Take over what `__getstate__` gave."""

@@ -42,7 +42,8 @@ class TrainedState:
 
     They stay where their owners keep them. `pack` copies them into a message and `unpack` back.
     w comes first, parameter group after group, then a, b, alpha, BatchNorm's statistics, and the
-    moments that the optimizer wants averaged (`moments(w)`, one for each weight, or none).
+    moments that the optimizer wants averaged (`moments(w)`, one for each weight, or none). With
+    `statistics=False` those of BatchNorm stay with their worker.
 
     >>> model = nn.Linear(2, 1)
     >>> state = TrainedState(model, MinMaxAUCLoss(0.5), [list(model.parameters())])
@@ -59,10 +60,12 @@ class TrainedState:
         groups: list[list[nn.Parameter]],
         names: frozenset[str] = frozenset(),
         moments: Callable[[list[Tensor]], list[Tensor]] | None = None,
+        *,
+        statistics: bool = True,
     ) -> None:
         weights = [slot for group in groups for slot in _weight_slots(model, group, names)]
         own = [Slot(f"loss.{name}", name, loss, name) for name in ("a", "b", "alpha")]
-        self.slots = [*weights, *own, *_statistics(model)]
+        self.slots = [*weights, *own, *(_statistics(model) if statistics else ())]
         _check_slots(self.slots)
         self._held = [(s.owner._parameters, s.attribute, s.tensor, s) for s in weights]
         self.weights = [slot.tensor for slot in weights]
@@ -89,7 +92,7 @@ class TrainedState:
         return [slot.tensor for slot in self.slots if slot.role == "buffer"]
 
     @torch.no_grad()
-    def pack(self, message: Tensor, primal: list[Tensor] | None = None, divisor: int = 1) -> None:
+    def pack(self, message: Tensor, primal: list[Tensor] | None = None, divisor: float = 1) -> None:
         """Copy the state, divided, into `message`, with other values in the place of v if given."""
         tensors = self.tensors()
         tensors[: len(primal or ())] = primal or ()

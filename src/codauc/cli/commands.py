@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import sys
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -16,9 +13,11 @@ from codauc._internal.checks import listed
 from codauc._internal.files import free_name, whole_file
 from codauc._internal.imports import imported_class, importing_from_here
 from codauc._internal.progress import note
-from codauc._internal.terminal import printable, printable_lines
+from codauc._internal.terminal import printable
 from codauc._internal.text_table import table
+from codauc.cli.each_site import each_site
 from codauc.cli.options import parsers
+from codauc.cli.output import say, say_json
 from codauc.cli.setting_options import in_options, settings_of
 from codauc.runs.directory import MODEL, PROFILE, REPORT, SUMMARY, VALIDATION, RunFolder
 from codauc.runs.named_settings import settings_with_options
@@ -32,6 +31,8 @@ def train(options: Options) -> int:
     from codauc.training.train_call import train as run
 
     settings = settings_of(options)
+    if settings.data.test_site == "each":
+        return each_site(settings, options)
     with importing_from_here([settings.model.name, *options["callback"]]):
         summary = run(
             settings,
@@ -105,19 +106,6 @@ def _stopped(summary: dict[str, Any]) -> str:
         f"Asked to leave: {how} at step {summary['steps']}. Resume with: codauc train --resume "
         f"--out {summary['run']}"
     )
-
-
-def say(text: str) -> None:
-    """Print the result; the reader of a pipe may have enough."""
-    try:
-        print(printable_lines(text), flush=True)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def say_json(value: Any) -> None:
-    """Print the result as JSON, in which only the delete character would still be raw."""
-    say(json.dumps(value).replace("\x7f", "\\u007f"))
 
 
 def _callback(path: str) -> Any:
@@ -317,10 +305,11 @@ def baselines(options: Options) -> int:
     from codauc.report.comparison import comparison_page
     from codauc.reproduce.baselines import SEEDS_HEADER, Baselines, seed_rows
     from codauc.training.directory_claim import new_directory
+    from codauc.training.site_choice import with_workers
 
     if options["run"] is not None:
         return _beside(options)
-    settings, seeds = settings_of(options), options["seeds"]
+    settings, seeds = with_workers(settings_of(options)), options["seeds"]
     if seeds < 1:
         raise ValueError(f"--seeds {seeds}: expected at least 1.")
     name = Path(settings.data.source).name.split(".")[0]

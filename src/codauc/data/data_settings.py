@@ -76,7 +76,18 @@ class DataSettings:
     encoding: str | None = setting(
         None, "encoding of a CSV that is not UTF-8, such as latin-1", metavar="NAME")
     silo: str | None = setting(
-        None, "column such as the hospital: no silo is split between workers", metavar="COLUMN")
+        None,
+        "column such as the hospital: the sites, of which none is split between workers; one worker"
+        " for each if no number is given", metavar="COLUMN")
+    test_site: str | None = setting(
+        None, "the site whose rows are the test set, none of them for training; each: every site "
+        "in turn, and what leaving it out costs", metavar="NAME|each")
+    least_samples: int | None = setting(
+        None, "no statistic of fewer samples of a worker leaves it (no limit); scores then leave "
+        "as counts", metavar="N", least=2, remedy="use for example 10, or leave it out")
+    scores: str | None = setting(
+        None, "what leaves a worker of its scores of validation and test rows: rows, each of them; "
+        "counts, how many are in each of 4,096 bins (rows)", choices=("rows", "counts"))
     skew: float | None = setting(
         None, "split rows unevenly by label (Dirichlet), to study workers that differ",
         metavar="ALPHA")
@@ -103,9 +114,46 @@ class DataSettings:
                 f"group={self.group} and time={self.time}: expected at most one way to split; "
                 "leave one out."
             )
+        if self.test_site is not None:
+            self._check_test_site()
+        if self.counted_scores or self.least_samples is not None:
+            self._check_counts()
         if self.keep_negatives > 1:
             raise ValueError(
                 f"keep_negatives={self.keep_negatives:g}: expected at most 1, which keeps all."
+            )
+
+    @property
+    def counted_scores(self) -> bool:
+        """Whether scores leave a worker as counts alone."""
+        left_open = "rows" if self.least_samples is None else "counts"
+        return (self.scores or left_open) == "counts"
+
+    def _check_counts(self) -> None:
+        """Refuse what needs more than counts of scores."""
+        if not self.counted_scores:
+            raise ValueError(
+                f"scores='rows' with least_samples={self.least_samples}: expected scores='counts', "
+                "as the score of a row is of one sample; leave scores out."
+            )
+        for name, what in (("group", "intervals of groups"), ("weight", "weighted AUCs")):
+            if getattr(self, name) is not None:
+                raise ValueError(
+                    f"{name}={getattr(self, name)} where scores leave a worker as counts: expected "
+                    f"none, as {what} need the score of each row; leave one out."
+                )
+
+    def _check_test_site(self) -> None:
+        for name, remedy in (("test", "leave one out"), ("time", "leave time out")):
+            if getattr(self, name) is not None:
+                raise ValueError(
+                    f"test_site={self.test_site!r} and {name}={getattr(self, name)}: expected one "
+                    f"way to choose the test set; {remedy}."
+                )
+        if self.silo is None:
+            raise ValueError(
+                f"test_site={self.test_site!r} without a column of sites: expected its name; say "
+                "silo=COLUMN."
             )
 
     @property

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from codauc.data.column_record import ColumnRecord
 from codauc.data.repeated_values import Examined
+from codauc.data.row_sites import RowSites
 from codauc.data.shards import ShardCount
 
 if TYPE_CHECKING:
@@ -27,7 +28,8 @@ class Part:
     differs for different data. `examined` is what hints are made of. `groups` are numbers of the
     groups that a split keeps together. `notes` say what is odd about data that are read with the
     encoder of a training set. `weights` are how much each sample counts, and `weight_sums` the sums
-    of all workers' weights: of positives, and of all. `folds` say of which member of an ensemble
+    of all workers' weights: of positives, and of all. `sites` are those of the rows, if a column
+    names them or each worker has a file of its own. `folds` say of which member of an ensemble
     each sample is held out.
     """
 
@@ -44,6 +46,7 @@ class Part:
     weights: Tensor | None = field(default=None, repr=False)
     folds: Tensor | None = field(default=None, repr=False)
     weight_sums: tuple[float, float] = field(default=(0.0, 0.0), repr=False)
+    sites: RowSites | None = field(default=None, repr=False)
 
     @property
     def samples(self) -> int:

@@ -32,12 +32,13 @@ from codauc.data.image_sources import (
 )
 from codauc.data.in_memory import IN_MEMORY, InMemory, cannot_be_found_again
 from codauc.data.repeated_values import split_hints
+from codauc.data.row_sites import SiteCount
 from codauc.data.rows import as_rows
 from codauc.data.shards import ShardCount, even_shards, skewed_shards
 from codauc.data.splits import PARTS, Split
 from codauc.data.tables import Encoder
 from codauc.data.tables.column_roles import Progress, TableRequest
-from codauc.data.tables.reader import read_parts
+from codauc.data.tables.reader import count_sites, has_column, read_parts
 from codauc.data.tables.table_sources import TABLES
 from codauc.workers.agreement import compare, together
 from codauc.workers.group import Group
@@ -145,14 +146,14 @@ def _no_such(path: Path) -> str:
 def _split(settings: DataSettings, seed: int, *, own_test: bool) -> Split | None:
     test = 0.0 if own_test else settings.test_fraction
     by = settings.group or settings.time
-    if by and own_test:
+    if by and settings.test is not None:
         raise ValueError(
             f"{'group' if settings.group else 'time'}={by} with a test set of its own: expected "
             "one data set, whose rows are all split by this column; leave out the test set "
             "(test=FILE), or leave out the column."
         )
     if not test and not settings.validation:
-        if by:
+        if by and settings.test_site is None:
             raise ValueError(
                 f"{'group' if settings.group else 'time'}={by} and nothing to hold out: expected "
                 "test_fraction or validation_fraction above 0; or leave it out."
@@ -169,6 +170,8 @@ _SHARED = (
     "drop",
     "keep_negatives",
     "silo",
+    "test_site",
+    "least_samples",
     "skew",
     "own",
     "weight",
@@ -185,38 +188,54 @@ def _open_table(
     progress: Progress | None,
     memory: InMemory | None,
 ) -> DataSet:
-    if settings.target is None:
-        if memory is not None:
-            raise memory.no_target()
-        raise ValueError(
-            f"{settings.source} is a table: name its column of labels with target=COLUMN."
-        )
-    split = _split(settings, seed, own_test=settings.test is not None)
-    shared: dict[str, Any] = {name: getattr(settings, name) for name in _SHARED}
-    if memory is not None and memory.labels is not None:
-        shared["target"] = memory.labels
-    positive = settings.positive or None
-    request = TableRequest(
-        **shared,
-        positive=positive,
+    no_rows = settings.test is not None or settings.test_site is not None  # of others, to test
+    split = _split(settings, seed, own_test=no_rows)
+    request = replace(
+        _request(settings, memory),
         split=split,
         seed=seed,
         progress=progress,
         examine=split is not None and split.by is None,
     )
-    names = ["train", *(part for part in PARTS[1:] if split is not None and getattr(split, part))]
+    held = [part for part in PARTS[1:] if split is not None and getattr(split, part)]
+    names = ["train", *held, *(["test"] if settings.test_site is not None else [])]
     source = settings.source if memory is None else memory.source
     parts = read_parts(source, request, names, group)
     hints = _hints(parts)
     parts = {name: replace(part, examined=None) for name, part in parts.items()}
     if settings.test is not None:
         own = None if memory is None else memory.test
-        parts["test"] = _own_test(settings, request, parts["train"].encoder, group, own)
+        parts["test"] = _own_test(settings, request, parts["train"], group, own)
+        if parts["train"].sites is not None and parts["test"].sites is None:
+            hints = (*hints, _no_sites(settings))
     opened = DataSet.of_table(
         parts["train"], parts.get("validation"), parts.get("test"), settings.watch
     )
     columns = parts["train"].columns
-    return replace(opened, hints=(*hints, *target_notes(columns), *texts_to_convert(columns)))
+    notes = (*target_notes(columns), *texts_to_convert(columns), *parts["train"].notes)
+    return replace(opened, hints=(*hints, *notes))
+
+
+def _request(settings: DataSettings, memory: InMemory | None) -> TableRequest:
+    """How the settings want a table to be read, before it is split."""
+    if settings.target is None:
+        if memory is not None:
+            raise memory.no_target()
+        raise ValueError(
+            f"{settings.source} is a table: name its column of labels with target=COLUMN."
+        )
+    shared: dict[str, Any] = {name: getattr(settings, name) for name in _SHARED}
+    if memory is not None and memory.labels is not None:
+        shared["target"] = memory.labels
+    return TableRequest(**shared, positive=settings.positive or None)
+
+
+def sites_of(settings: DataSettings, memory: InMemory | None = None) -> list[SiteCount]:
+    """The rows and positives of each site that the column `silo` names."""
+    if memory is None and not is_table(settings):
+        raise ValueError("silo with images: expected a table; leave it out.")
+    source = settings.source if memory is None else memory.source
+    return count_sites(source, _request(settings, memory))
 
 
 def _hints(parts: dict[str, Part]) -> tuple[str, ...]:
@@ -230,11 +249,14 @@ def _hints(parts: dict[str, Part]) -> tuple[str, ...]:
 def _own_test(
     settings: DataSettings,
     request: TableRequest,
-    encoder: Encoder | None,
+    train: Part,
     group: Group,
     memory: InMemory | None,
 ) -> Part:
-    """The test set that is a file of its own, or in memory."""
+    """The test set that is a file of its own, or in memory.
+
+    Where it has the column of sites, a site's rows are with the worker that trains on the others.
+    """
     source = str(settings.test)
     if memory is None and source == IN_MEMORY:
         raise cannot_be_found_again()
@@ -243,9 +265,12 @@ def _own_test(
         # an array's labels are a file or an array of its own
         target=settings.target if source.endswith(".npy") else getattr(memory, "labels", None),
         positive=request.positive,
-        encoder=encoder,
+        encoder=train.encoder,
         own=own,
+        silo=request.silo,
+        trained=train.sites,
         seed=request.seed,
+        least_samples=request.least_samples,
         weight=request.weight,
         nan=request.nan,
         **{name: getattr(request, name) for name in _WRITTEN},
@@ -253,6 +278,8 @@ def _own_test(
     )
     source = source.replace("{rank}", str(group.rank)) if own else source
     found = source if memory is None else memory.source
+    if not together(group, lambda: has_column(found, request, request.silo), "start"):
+        request = replace(request, silo=None, trained=None)
     part = read_parts(found, request, ["train"], group)["train"]
     for note in part.notes if group.rank == 0 else ():
         warn(f"{settings.test}: {note}")
@@ -261,6 +288,13 @@ def _own_test(
             f"{settings.test} has no column {settings.target!r}: expected labels, to test."
         )
     return part
+
+
+def _no_sites(settings: DataSettings) -> str:
+    return (
+        f"{settings.test} has no column {settings.silo!r}: its rows are of no site, so no site has "
+        "a test AUC of its own."
+    )
 
 
 def _open_images(settings: DataSettings, group: Group, seed: int) -> DataSet:

@@ -13,6 +13,7 @@ from torch import Tensor
 from codauc._internal.checks import known_arguments, real, whole
 from codauc._internal.random_streams import generator
 from codauc.data.binary_labels import known_positives, one_kind
+from codauc.data.row_sites import site_homes
 from codauc.workers.group import Group, LocalGroup
 
 
@@ -73,20 +74,9 @@ def silo_shards(silos: Sequence[object] | NDArray[np.generic], workers: int) -> 
     >>> silo_shards(["Ulm", "Bonn", "Ulm", "Bonn", "Ulm"], workers=2)
     [tensor([1, 3]), tensor([0, 2, 4])]
     """
-    names, which = np.unique(one_kind("silos", silos), return_inverse=True)
+    which = np.unique(one_kind("silos", silos), return_inverse=True)[1]
     _, workers, _ = _sizes(len(which), workers, 0)
-    if len(names) < workers:
-        raise ValueError(
-            f"{len(names)} silos with workers={workers}: expected at least one silo per worker; "
-            f"use at most {len(names)} workers."
-        )
-    sizes, home = np.bincount(which), np.arange(len(names))
-    if len(names) > workers:
-        load = np.zeros(workers, np.int64)
-        for silo in np.argsort(-sizes, kind="stable"):
-            home[silo] = load.argmin()
-            load[home[silo]] += sizes[silo]
-    return _owned(home[which], workers)
+    return _owned(site_homes(np.bincount(which).tolist(), workers)[which], workers)
 
 
 def block_shards(blocks: Sequence[int], workers: int, seed: int) -> list[list[tuple[int, int]]]:

@@ -13,6 +13,7 @@ from torch import Tensor
 from codauc._internal.checks import choice, real, whole
 from codauc._internal.random_streams import generator
 from codauc.data.group_splits import group_parts, time_parts
+from codauc.data.row_sites import site_parts
 
 PARTS = ("train", "validation", "test")
 
@@ -66,15 +67,25 @@ class Split:
         """What decides beside the labels: the name of a column, one value per sample, or None."""
         return self.group if self.time is None else self.time
 
-    def parts(self, labels: Tensor, by: NDArray[Any] | None = None) -> dict[str, Tensor]:
+    def parts(
+        self,
+        labels: Tensor,
+        by: NDArray[Any] | None = None,
+        sites: NDArray[Any] | None = None,
+        least: int = 0,
+    ) -> dict[str, Tensor]:
         """The numbers of each part's samples, in ascending order.
 
-        `by` are the values of the column that `group` or `time` names.
+        `by` are the values of the column that `group` or `time` names. With `sites`, a number for
+        each sample, every site gives its share of each part, where neither is named; of a class
+        `least` samples to what is held out, or none.
         """
         by = self.by if by is None and not isinstance(self.by, str) else by
+        shares, flags = self._shares(), labels.numpy().astype(np.bool_)
+        if by is None and sites is not None:
+            return _by_part(site_parts(flags, sites, shares, self.seed, least))
         if by is None:
             return {part: self._of_classes(labels, place) for place, part in enumerate(PARTS)}
-        shares, flags = self._shares(), labels.numpy().astype(np.bool_)
         if len(by) != len(flags):
             raise ValueError(
                 f"{len(by)} values to split by for {len(flags)} samples: expected one per sample."
@@ -84,10 +95,7 @@ class Split:
             home = group_parts(flags, by, shares, self.seed, name)
         else:
             home = time_parts(flags, np.asarray(by, np.float64), shares, name)
-        return {
-            part: torch.from_numpy(np.flatnonzero(home == place))
-            for place, part in enumerate(PARTS)
-        }
+        return _by_part(home)
 
     def _shares(self) -> tuple[float, float, float]:
         return 1 - self.test - self.validation, self.validation, self.test
@@ -119,6 +127,13 @@ class Split:
             shuffled = members[torch.randperm(len(members), generator=source)]
             found.append(torch.split(shuffled, [train, validation, test])[place])
         return torch.cat(found).sort().values
+
+
+def _by_part(home: NDArray[np.int64]) -> dict[str, Tensor]:
+    """The numbers of each part's samples, from the part of each sample."""
+    return {
+        part: torch.from_numpy(np.flatnonzero(home == place)) for place, part in enumerate(PARTS)
+    }
 
 
 def _per_sample(name: str, values: Any) -> NDArray[Any]:

@@ -39,8 +39,8 @@ from codauc.training.build import resolve_settings
 from codauc.training.callbacks import Callback, ProgressBar
 from codauc.training.checkpoint_policy import RunControl
 from codauc.training.loop import NO_THRESHOLD, fit
+from codauc.training.shared_scores import gathered
 from codauc.training.time_budget import within_budget
-from codauc.training.validation import gathered
 from codauc.workers.group import Group
 from codauc.workers.launcher import launch
 from codauc.workers.signals import Requests

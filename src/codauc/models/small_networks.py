@@ -152,18 +152,18 @@ class PatchNet(Model, name="patchnet"):
                 f"x of shape {list(x.shape)}: expected sides that are multiples of {least}; use "
                 "another size, another patch or other widths."
             )
-        x = self.layers[0](patches(x, self.patch)).relu()
+        x = self.layers[0](patches_of(x, self.patch)).relu()
         for layer in self.layers[1:]:
-            x = layer(joined(x)).relu()
-        return one_or_more(self.head(joined(x)).mean(dim=(1, 2)))
+            x = layer(joined_places(x)).relu()
+        return one_or_more(self.head(joined_places(x)).mean(dim=(1, 2)))
 
 
-def patches(x: Tensor, side: int) -> Tensor:
+def patches_of(x: Tensor, side: int) -> Tensor:
     """[N, C, H, W] to [N, H / side, W / side, C * side * side]."""
     return pixel_unshuffle(x, side).permute(0, 2, 3, 1).contiguous()
 
 
-def joined(x: Tensor) -> Tensor:
+def joined_places(x: Tensor) -> Tensor:
     """[N, H, W, C] to [N, H / 2, W / 2, 4 C]."""
     n, h, w, c = x.shape
     blocks = x.reshape(n, h // 2, 2, w // 2, 2, c).transpose(2, 3)

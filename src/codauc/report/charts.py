@@ -165,12 +165,17 @@ def row_chart(
     return _drawn("row_chart.svg", title, f"{title}: {said}.", height, bars=bars, heading=heading)
 
 
-def interval_chart(title: str, rows: Sequence[tuple[str, float, float, float, str]]) -> Markup:
-    """A dot and a line from low to high for each name, value, low, high and text; 0 is marked."""
+def interval_chart(
+    title: str, rows: Sequence[tuple[str, float, float, float, str]], mark: float = 0.0
+) -> Markup:
+    """A dot and a line from low to high for each name, value, low, high and text.
+
+    A vertical line stands at `mark`.
+    """
     if not rows:
         return Markup()
     ends = np.array(
-        [0.0, *(part for _, value, low, high, _ in rows for part in (value, low, high))]
+        [mark, *(part for _, value, low, high, _ in rows for part in (value, low, high))]
     )
     left = 8 + max(min(len(name), LONGEST_NAME) for name, *_ in rows) * 1.1 * LETTER
     right = WIDTH - 14 - max(len(row[-1]) for row in rows) * LETTER
@@ -180,7 +185,7 @@ def interval_chart(title: str, rows: Sequence[tuple[str, float, float, float, st
         for i, (name, value, low, high, text) in enumerate(rows)
     ]
     said = "; ".join(f"{name}: {text}" for name, *_, text in rows)
-    values = {"dots": dots, "left": left, "right": right, "zero": float(axis.place(0.0))}
+    values = {"dots": dots, "left": left, "right": right, "zero": float(axis.place(mark))}
     height = 6 + _PITCH * len(rows)
     return _drawn("interval_chart.svg", title, f"{title}: {said}.", height, **values)
 

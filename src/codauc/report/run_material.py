@@ -10,7 +10,15 @@ import numpy as np
 from codauc._internal.formats import number
 from codauc.report.axes import Floats
 from codauc.report.curves import operating
-from codauc.runs.directory import BASELINES, IMPORTANCE, METRICS, MISTAKES, SUMMARY, RunFolder
+from codauc.runs.directory import (
+    BASELINES,
+    IMPORTANCE,
+    LEFT_OUT,
+    METRICS,
+    MISTAKES,
+    SUMMARY,
+    RunFolder,
+)
 from codauc.runs.settings import CONFIG
 
 
@@ -29,6 +37,7 @@ class Material:
         self.mistakes = run.found(MISTAKES) or {}
         self.columns = run.column_table()
         self.baselines = run.found(BASELINES) or {}
+        self.left_out = run.found(LEFT_OUT) or {}
         self.scores = scores = run.scores()
         if scores is not None and scores.scores.shape != scores.labels.shape:
             raise ValueError(

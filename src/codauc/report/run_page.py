@@ -14,6 +14,13 @@ from codauc.report.explanation_cards import columns_card, importance_card, mista
 from codauc.report.history_cards import cost_cards, profile_cards, training_cards
 from codauc.report.rendering import CardTable, render
 from codauc.report.run_material import Material, texts
+from codauc.report.site_cards import (
+    left_out_card,
+    left_out_table_card,
+    site_sizes_card,
+    sites_card,
+    sites_table_card,
+)
 from codauc.report.test_set_cards import score_cards, threshold_card
 from codauc.runs.directory import RunFolder
 
@@ -39,6 +46,8 @@ def page(run: RunFolder) -> str:
         warnings=list(warnings(found)),
         test_cards=[*score_cards(found), importance_card(found), mistakes_card(found)],
         wide_cards=[threshold_card(found), baselines_card(found)],
+        site_cards=[site_sizes_card(found), sites_card(found), left_out_card(found)],
+        site_tables=[sites_table_card(found), left_out_table_card(found)],
         columns_card=columns_card(found),
         not_measured=str(found.importance.get("reason") or ""),
         training_cards=training_cards(found),
@@ -168,7 +177,7 @@ def _faults(run: Material) -> CardTable:
 
 
 def _settings(run: Material) -> list[tuple[str, CardTable]]:
-    plain = {k: v for k, v in run.summary.items() if k not in ("workers", "notes")}
+    plain = {k: v for k, v in run.summary.items() if k not in ("workers", "notes", "sites")}
     tables = {"Configuration": run.config, "Summary": plain}
     return [
         (name, CardTable(["name", "value"], rows(values), words=True))

@@ -12,11 +12,15 @@ from markupsafe import Markup
 
 from codauc._internal import formats
 from codauc._internal.terminal import printable_lines
+from codauc._internal.text_table import table
 from codauc.report.history_cards import training_cards
 from codauc.report.rendering import render
 from codauc.report.run_material import Material
 from codauc.report.run_page import FEW_POSITIVES, too_good
+from codauc.report.site_cards import SITE_HEADER, site_rows
 from codauc.runs.directory import REPORT, RunFolder
+
+_SITES = 20  # that are printed
 
 
 class RunSummary(dict[str, Any]):
@@ -86,10 +90,28 @@ def outcome_lines(summary: Mapping[str, Any]) -> list[str]:
         *lines,
         f"Test AUC {summary['test_auc']:.4f} (95% interval {summary['auc_low']:.4f} to "
         f"{summary['auc_high']:.4f}), average precision {summary['average_precision']:.4f}; "
-        f"{summary['test_samples']} samples, {summary['test_positives']} positive.",
+        f"{summary['test_samples']} samples, {summary['test_positives']} positive."
+        f"{_counted(summary)}",
         f"Trained on {summary['train_samples']} samples, {summary['pos_ratio']:.2%} positive: "
         f"{cost}.",
+        *_site_lines(summary),
     ]
+
+
+def _counted(summary: Mapping[str, Any]) -> str:
+    """By how much the AUC may be off, where scores left their workers as counts alone."""
+    bound = summary.get("auc_bound")
+    return "" if bound is None else f" By counts of scores: off by at most {bound:.2g}."
+
+
+def _site_lines(summary: Mapping[str, Any]) -> list[str]:
+    """A short table of the sites, if there are any."""
+    sites = summary.get("sites") or []
+    if not sites:
+        return []
+    lines = table(SITE_HEADER, site_rows(sites[:_SITES])).split("\n")
+    more = len(sites) - _SITES
+    return [*lines, *([f"... and {more} sites more, in the report."] if more > 0 else [])]
 
 
 def _in_short(summary: Mapping[str, Any]) -> str:

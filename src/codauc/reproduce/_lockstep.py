@@ -15,14 +15,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from codauc.algorithm.compression import Compressed, StateSizes
+from codauc.algorithm.compression import Compressed, Means, StateSizes
 from codauc.algorithm.inner_steps import BatchMeans, InnerVariables, gradient_step, towards
 from codauc.algorithm.objective import gradients
 from codauc.algorithm.outer_step import Nesterov, OuterStep
 from codauc.algorithm.round_costs import Network, estimate_cost, round_cost
 from codauc.algorithm.schedules import Stage
-from codauc.models import small_networks
-from codauc.models.small_networks import PatchNet
+from codauc.algorithm.sites import Mean
+from codauc.models.small_networks import PatchNet, joined_places, patches_of
 from codauc.workers.group import Call
 
 _OWN = 3  # a, b and alpha, after the weights in a message
@@ -45,7 +45,7 @@ Look = Callable[[LockstepProgress, Tensor], None]
 
 def patches(x: Tensor, side: int) -> Tensor:
     """Images [N, C, H, W] as the rows of patches [N, places, C side side] that batches are of."""
-    return small_networks.patches(x, side).flatten(1, 2)
+    return patches_of(x, side).flatten(1, 2)
 
 
 class Lockstep:
@@ -84,7 +84,7 @@ class Lockstep:
     def _encoding(self, name: str) -> Compressed:
         size = self.weights.shape[1]
         sizes = StateSizes(weights=size, moments=0, state=size + _OWN)
-        return Compressed(_RowGroup(self.workers), sizes, self.messages[0], name)  # type: ignore[arg-type]
+        return Compressed(_AllWorkers(self.workers), sizes, self.messages[0], name)  # type: ignore[arg-type]
 
     def _restart_encodings(self) -> None:
         self._pack(self.weights, *self.own[:2])
@@ -209,7 +209,7 @@ def _forward(layers: list[tuple[Tensor, Tensor]], x: Tensor) -> list[Tensor]:
     for weight, shift in layers[:-1]:
         h = _linear(inputs[-1], weight, shift, relu=True).view(len(x), side, side, -1)
         side //= 2
-        inputs.append(small_networks.joined(h).view(-1, 4 * h.shape[-1]))
+        inputs.append(joined_places(h).view(-1, 4 * h.shape[-1]))
     return inputs
 
 
@@ -240,7 +240,7 @@ def _write_gradient(
             g = blocks.reshape(n * side * side, -1)
 
 
-class _RowGroup:
+class _AllWorkers:
     """In the place of a group: collectives are answered by `_average` for all workers at once."""
 
     rank = 0
@@ -255,8 +255,10 @@ class _RowGroup:
 
 def _average(encodings: Sequence[Compressed], messages: Tensor) -> None:
     """What every encoding's `average` does, with their collectives answered."""
+    means = Means(Mean(len(messages)), Mean(len(messages)))
     flights: list[Any] = [
-        encoding.average(message) for encoding, message in zip(encodings, messages, strict=True)
+        encoding.average(message, means)
+        for encoding, message in zip(encodings, messages, strict=True)
     ]
     while calls := [call for call in (next(flight, None) for flight in flights) if call]:
         given = torch.stack([call.tensor for call in calls])

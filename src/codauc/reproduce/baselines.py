@@ -73,11 +73,11 @@ class Baselines:
         settings = self.settings
         if settings.recipe.name == "bce":
             raise ValueError("recipe bce: expected default or paper; cross-entropy is among them.")
-        if settings.communication.workers == 1:
+        if settings.communication.size == 1:
             settings = settings.with_changes("communication", workers=_WORKERS, simulate=True)
         RunFolder(self.out).refuse_links()
         opened = open_data(settings.data, LocalGroup(), settings.seed)
-        resolved = resolve_settings(settings, opened, settings.communication.workers)
+        resolved = resolve_settings(settings, opened, settings.communication.size)
         settings = replace(resolved, communication=settings.communication)  # the same for all
         others, networks = list(self._others(opened)), list[Path]()
         for name, each in ways(settings).items():

@@ -184,7 +184,7 @@ def _plan(made: Reproduction, say: Say) -> int:
         path.parent.mkdir(parents=True, exist_ok=True)
         with whole_file(path) as partial:
             partial.write_text(job.settings.to_toml(), encoding="utf-8")
-        workers = job.settings.communication.workers
+        workers = job.settings.communication.size
         how = f"torchrun --nproc-per-node {workers} -m codauc" if workers > 1 else "codauc"
         paths = (shlex.quote(str(p)) for p in (path, job.out))
         say("{} train --config {} --out {} --resume".format(how, *paths))
@@ -216,7 +216,7 @@ def _few_steps(settings: RunSettings) -> str:
     from codauc.workers.launcher import launch
 
     asked = settings.communication
-    workers = min(asked.workers, 2)  # simulated, as good as sixteen here
+    workers = min(asked.size, 2)  # simulated, as good as sixteen here
     short = settings.with_changes("communication", workers=workers, simulate=True).with_changes(
         "recipe", steps=2, stages=2, factor=1.0, batch_size=4, dual_samples=8
     )
@@ -229,6 +229,6 @@ def _few_steps(settings: RunSettings) -> str:
 
     steps, parameters = launch(work, workers=workers, simulate=True, seed=short.seed)[0]
     return (
-        f"K={asked.workers} (here {workers}), I={asked.sync_every}, {settings.model.name} of "
+        f"K={asked.size} (here {workers}), I={asked.sync_every}, {settings.model.name} of "
         f"{parameters:,} parameters: {steps} steps."
     )

@@ -48,7 +48,7 @@ class RunJob(NamedTuple):
     @property
     def work(self) -> int:
         """Steps of all workers."""
-        return self.steps * self.settings.communication.workers
+        return self.steps * self.settings.communication.size
 
     @property
     def lockstep(self) -> bool:
@@ -72,7 +72,7 @@ class RunJob(NamedTuple):
     def done_work(self) -> int:
         """How much of the work was recorded so far."""
         with suppress(OSError, ValueError, IndexError):
-            return RunFolder(self.out).records()[-1].step * self.settings.communication.workers
+            return RunFolder(self.out).records()[-1].step * self.settings.communication.size
         return 0
 
 

@@ -28,7 +28,8 @@ from codauc.metrics.weighted_auc import weighted_auc_interval
 from codauc.models.model_file import save_model
 from codauc.models.small_networks import PatchNet
 from codauc.reproduce._lockstep import Batches, Lockstep, LockstepProgress, patches
-from codauc.runs.directory import CHECKPOINTS, MODEL, SUMMARY, History, Record, RunFolder
+from codauc.runs.directory import CHECKPOINTS, MODEL, SUMMARY, Record, RunFolder
+from codauc.runs.history import History
 from codauc.runs.settings import CONFIG, RunSettings
 from codauc.training.build import make_batches, resolve_settings
 from codauc.training.recipe import plan
@@ -50,7 +51,7 @@ _IMAGES = 4  # dimensions of a batch that is not cut into patches
 def possible(settings: RunSettings) -> bool:
     """Whether these workers can compute in lockstep."""
     parts, recipe = settings.communication, settings.recipe
-    together = parts.simulate and parts.workers > 1 and settings.device == "cpu"
+    together = parts.simulate and parts.size > 1 and settings.device == "cpu"
     plain = parts.averages == "weights" and not (parts.compress or parts.outer or parts.delay)
     paper = recipe.name == "paper" and settings.data.watch == "test"
     return settings.model.name == "patchnet" and together and plain and paper
@@ -135,7 +136,7 @@ class _Run(Lockstep):
     """The stages of a run, which may begin within one."""
 
     def __init__(self, settings: RunSettings, out: Path, stop: Callable[[], bool]) -> None:
-        workers = settings.communication.workers
+        workers = settings.communication.size
         made = launch(
             lambda group: _worker(settings, group),
             workers=workers,

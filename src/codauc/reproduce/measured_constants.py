@@ -104,7 +104,7 @@ def measured(settings: RunSettings) -> list[StageConstants]:
             progress.coda.estimate(progress.batches, progress.recipe.dual_samples)
         return [_Stage(progress, number).run() for number in range(len(progress.plan.stages))]
 
-    workers, simulate = settings.communication.workers, True
+    workers, simulate = settings.communication.size, True
     return launch(work, workers=workers, simulate=simulate, seed=settings.seed)[0]
 
 

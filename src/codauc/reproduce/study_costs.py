@@ -105,14 +105,14 @@ def estimated(
     """Lines that say what is run how, and how long it will take; `more` are further seconds."""
     tests = _tests(study)
     left = [job for job in jobs if not job.done and not job.diverged]
-    most = max((job.settings.communication.workers for job in left), default=1)
+    most = max((job.settings.communication.size for job in left), default=1)
     total = sum(seconds_of(job, costs, tests, left=True) for job in left) / max(1, at_once) + more
     lines = [
         f"{len(jobs)} runs, {len(jobs) - len(left)} of them finished; {_together(at_once)}.",
         f"{study.network.name} of {count(costs.weights)} weights: "
         f"{1e3 * costs.step:.2f} ms a step of one worker, measured now.",
     ]
-    largest = [job for job in left if job.settings.communication.workers == most > 1]
+    largest = [job for job in left if job.settings.communication.size == most > 1]
     if largest:
         one = max(seconds_of(job, costs, tests) for job in largest)
         lines.append(

@@ -8,9 +8,9 @@ import socket
 import time
 import tomllib
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from datetime import datetime
 from io import BytesIO
 from pathlib import Path
@@ -41,8 +41,11 @@ PROFILE, TRACE = "profile.json", "trace.json"
 VALIDATION = "validation_scores.npz"
 COLUMNS = "columns.json"
 IMPORTANCE, MISTAKES = "importance.json", "mistakes.json"
-BASELINES = "baselines.json"
-_RESULTS = (SUMMARY, SCORES, REPORT, PROFILE, TRACE, IMPORTANCE, MISTAKES, BASELINES, VALIDATION)
+BASELINES, LEFT_OUT = "baselines.json", "left_out.json"
+_RESULTS = (
+    *(SUMMARY, SCORES, REPORT, PROFILE, TRACE, IMPORTANCE, MISTAKES, BASELINES, VALIDATION),
+    LEFT_OUT,
+)
 LOCK = ".lock"
 
 
@@ -216,11 +219,16 @@ class RunFolder:
         """Write names and values, as SUMMARY, PROFILE or COLUMNS."""
         self.write(name, json.dumps(values, indent=1, allow_nan=False) + "\n")
 
-    def write_scores(self, scores: Any, labels: Any, name: str = SCORES) -> None:
-        """Write the scores and labels of the test set, or of the validation set."""
+    def write_scores(self, scores: Any, labels: Any, name: str = SCORES, rows: Any = None) -> None:
+        """Write the scores and labels of the test set, or of the validation set.
+
+        `rows` are the numbers of its samples in the source.
+        """
         buffer, dtype = BytesIO(), np.float32 if name == SCORES else np.float64
         scores, labels = np.asarray(scores, dtype), np.asarray(labels, np.bool_)
-        np.savez_compressed(buffer, scores=scores, labels=labels)
+        arrays = {"scores": scores, "labels": labels}
+        arrays |= {} if rows is None else {"rows": np.asarray(rows, np.int64)}
+        np.savez_compressed(buffer, **arrays)
         self.write(name, buffer.getvalue())
 
     def config(self) -> dict[str, Any]:
@@ -314,6 +322,13 @@ class RunFolder:
         except (ValueError, KeyError, OSError, EOFError, BadZipFile, zlib.error) as error:
             raise ValueError(f"{self / name} cannot be read ({error}): it was changed.") from error
 
+    def test_rows(self) -> NDArray[np.int64] | None:
+        """The numbers of the test samples in their source, where sites made the run keep them."""
+        if self.scores() is None:
+            return None
+        with np.load(regular_file(self / SCORES), allow_pickle=False) as arrays:
+            return arrays["rows"].astype(np.int64) if "rows" in arrays else None
+
     def _read(self, name: str, parse: Any) -> Any:
         text = self._text(name)
         try:
@@ -342,31 +357,6 @@ class RunFolder:
 
 class _MissingError(ValueError):
     """The run has no such file."""
-
-
-class History:
-    """Appends records to metrics.jsonl, each at once on the disk; `records` are already made.
-
-    What cannot be written now is written with the next record: no line is lost, twice or half.
-    """
-
-    def __init__(self, folder: RunFolder, records: Sequence[Record] = ()) -> None:
-        self._path, self._end, self._waiting = folder / METRICS, 0, b""
-        with whole_file(self._path, "the history") as partial:
-            partial.write_bytes(b"")
-        self.write(*records)
-
-    def write(self, *records: Record) -> None:
-        """Append a line for each, after those that could not be written before."""
-        for record in records:
-            self._waiting += json.dumps(asdict(record), allow_nan=False).encode() + b"\n"
-        with self._path.open("r+b" if self._path.exists() else "w+b") as file:
-            file.truncate(self._end)  # an incomplete line
-            file.seek(self._end)
-            file.write(self._waiting)
-            file.flush()
-            self._end = file.tell()
-        self._waiting = b""
 
 
 def _refuse_link(path: Path) -> None:

@@ -175,12 +175,13 @@ class CommunicationSettings:
     "growing:I": I 3^(s-1) in stage s, "qsr:I": I at the peak of the step size, then as the inverse
     of its square, or "auto": by measured times and drift. `outer` is the step size and the
     momentum of Nesterov's steps along the averaged change of the weights. `averages` is "weights",
-    or "gradients" for data parallel training: a message at every step.
+    or "gradients" for data parallel training: a message at every step. `correct`, `worker_weight`,
+    `present` and `dual` are for workers whose data differ; see `codauc.CoDA`.
     """
 
-    workers: int = setting(
-        1, "workers, as processes of this machine; torchrun starts its own ({default})",
-        metavar="K", common=True, least=1, remedy="it is the number K of workers")
+    workers: int | None = setting(
+        None, "workers, as processes; torchrun starts its own (1; with --silo one for each site, "
+        "simulated)", metavar="K", common=True, least=1, remedy="it is the number K of workers")
     simulate: bool = setting(
         False, "workers simulated in this process, one after the other", metavar="K", common=True)
     sync_every: int | str | None = setting(
@@ -195,22 +196,44 @@ class CommunicationSettings:
     outer: str | None = setting(
         None, "outer step of each round on the averaged change of the weights, such as 0.7,0.9 "
         "(none)", metavar="LR,MOMENTUM")
+    correct: str | None = setting(
+        None, "keep workers whose data differ in one direction, by control variates: scaffold "
+        "(none)", choices=("scaffold",))
+    worker_weight: str = setting(
+        "equal", "whether workers count alike or by their samples ({default})",
+        choices=("equal", "samples"))
+    present: float | None = setting(
+        None, "share of the workers that take part in each period between two rounds, drawn by the "
+        "seed (all)", metavar="SHARE", above=0, below=None, remedy="use for example 0.7")
+    dual: str = setting(
+        "auto", "estimate of alpha: the mean of the workers', pooled, or auto: pooled where labels "
+        "differ between workers ({default})", choices=("auto", "mean", "pooled"))
     timeout: float | None = setting(
         None, "longest wait for another worker (ten times the duration of rounds)",
         metavar="SECONDS", above=0, remedy="it is in seconds")
     averages: str = setting("weights", choices=("weights", "gradients"))
+
+    @property
+    def size(self) -> int:
+        """How many workers there are: one where it was left open."""
+        return 1 if self.workers is None else self.workers
 
     def __post_init__(self) -> None:
         check(self)
         every = self.sync_every
         if isinstance(every, str):
             named_period(every)
+        if self.present is not None and self.present > 1:
+            raise ValueError(f"present={self.present:g}: expected at most 1, which is all workers.")
         if self.outer is not None:
             outer_step(self.outer)
-            if self.averages == "gradients":
+        ways = {"outer": self.outer, "correct": self.correct, "present": self.present}
+        ways["worker_weight"] = None if self.worker_weight == "equal" else self.worker_weight
+        for name, value in ways.items():
+            if value is not None and self.averages == "gradients":
                 raise ValueError(
-                    f"outer={self.outer!r} where gradients are averaged: expected averages of the "
-                    "weights, whose change outer steps follow; leave it out."
+                    f"{name}={value!r} where gradients are averaged: expected averages of the "
+                    "weights, which it is for; leave it out."
                 )
 
 

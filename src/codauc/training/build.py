@@ -16,6 +16,7 @@ from codauc.algorithm.loss import MinMaxAUCLoss
 from codauc.algorithm.outer_step import Nesterov
 from codauc.algorithm.ppdadam import PPDAdam
 from codauc.algorithm.ppdsg import PPDSG
+from codauc.algorithm.sites import Present
 from codauc.data import Batches
 from codauc.data.augment import Augment, Crop, Flip
 from codauc.data.batches import Augmentation
@@ -245,7 +246,19 @@ def make_engine(
     ways = settings.communication
     opt = make_trained(settings, part, group, ratio, model)
     outer = None if ways.outer is None else Nesterov(*outer_step(ways.outer))
-    coda = CoDA(opt, group, compress=ways.compress, delay=ways.delay, outer=outer)
+    present = None if ways.present is None else Present(ways.present, settings.seed)
+    coda = CoDA(
+        opt,
+        group,
+        dual="mean" if ways.dual == "auto" and settings.recipe.name == "paper" else ways.dual,
+        compress=ways.compress,
+        delay=ways.delay,
+        outer=outer,
+        correct=ways.correct,
+        weight=ways.worker_weight,
+        present=present,
+        shards=part.counts,
+    )
     if group.size > 1:
         coda.watch_drift()
     return coda
@@ -261,6 +274,8 @@ def make_trained(
         if model is not None:
             return model
         x = as_rows(part.x)
+        if settings.data.least_samples is not None:  # edges are values of single rows
+            return make_model(settings, _normal_rows(x.gather(torch.tensor([0]))), ratio)
         return make_model(settings, x.gather(_some(x, _EDGE_ROWS, group)), ratio)
 
     trained = together(group, network, "start")
@@ -270,8 +285,17 @@ def make_trained(
     # rounds find out whether numbers are finite, so the loss does not
     loss = make_loss(trained, ratio, settings.recipe.mix, validate=False).to(device)
     loss.mean_weight = None if part.weights is None and part.folds is None else 1.0
+    # a worker of one class is said to be one, and takes part in an estimate over all
+    loss.one_class_told = settings.communication.dual == "pooled"
     loss.ratio_told = True  # it is the share in all data, whatever the workers draw
     return make_optimizer(trained, loss, settings.recipe)
+
+
+def _normal_rows(like: Tensor) -> Tensor:
+    """Rows of nobody, whose standardised columns are as the normal distribution has them."""
+    shares = torch.linspace(0.002, 0.998, 999)
+    values: Tensor = torch.special.ndtri(shares)
+    return values.view(-1, *[1] * (like.dim() - 1)).expand(-1, *like.shape[1:])
 
 
 def make_loss(

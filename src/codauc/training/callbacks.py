@@ -13,7 +13,8 @@ from torch import nn
 from codauc._internal.progress import Progress, note
 from codauc.data.dataset import DataSet
 from codauc.models.model_file import save_model
-from codauc.runs.directory import MODEL, SUMMARY, History, Record, RunFolder
+from codauc.runs.directory import MODEL, SUMMARY, Record, RunFolder
+from codauc.runs.history import History
 from codauc.runs.settings import CONFIG, RunSettings
 
 

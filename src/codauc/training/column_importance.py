@@ -18,7 +18,7 @@ from codauc.data.rows import as_rows
 from codauc.data.tables.encoder import Encoder
 from codauc.metrics.auc_difference import Difference, paired_auc_difference
 from codauc.metrics.evaluation import logits_of, predict
-from codauc.training.validation import gathered
+from codauc.training.shared_scores import gathered
 from codauc.workers.group import Group
 
 PERMUTATIONS = 5
@@ -26,6 +26,10 @@ MOST_MEASURED, MOST_SHOWN = 40, 20  # columns
 MOST_ROWS, MOST_CELLS = 10_000, 20_000_000  # of the test set, all workers together
 _Z = 1.959963984540054
 _STREAM = 7001  # of random numbers, apart from those of training
+NOT_COUNTED = (
+    "The importance of columns is not measured: it needs the score of each row, and scores leave "
+    "their worker as counts alone."
+)
 _BATCH = 256  # rows whose gradients are taken together
 
 

@@ -18,19 +18,21 @@ from torch import Tensor
 
 from codauc._internal.random_streams import generator
 from codauc.data.dataset import DataSet, Part
+from codauc.data.row_sites import RowSites
 from codauc.data.shards import ShardCount, mixed
 from codauc.runs.settings import ModelSettings, RunSettings
 from codauc.workers.agreement import gather_bytes
 from codauc.workers.group import Group
 
 _CPU = torch.device("cpu")
+_OF_ROWS = ("x", "y", "rows", "groups", "weights", "sites")  # what a part has for each row
 
 
 def can_cross(opened: DataSet, settings: RunSettings, model: ModelSettings) -> bool:
     """Whether the validation set can be given up for folds of all rows.
 
-    It cannot be where it has a meaning of its own (the newest rows) or where rows are not held in
-    memory.
+    It cannot be where it has a meaning of its own (the newest rows), where rows are not held in
+    memory, or where no row alone may be told of: workers deal the positives out together.
     """
     held = opened.validation
     return (
@@ -40,6 +42,7 @@ def can_cross(opened: DataSet, settings: RunSettings, model: ModelSettings) -> b
         and held.y is not None
         and settings.data.watch == "validation"
         and settings.data.time is None
+        and settings.data.least_samples is None
         and isinstance(opened.train.x, Tensor)
         and isinstance(held.x, Tensor)
     )
@@ -64,7 +67,7 @@ def _joined(one: Part, other: Part) -> Part:
     (up, both), (more_up, more_both) = one.weight_sums, other.weight_sums
     return replace(
         one,
-        **{name: _both(one, other, name) for name in ("x", "y", "rows", "groups", "weights")},
+        **{name: _both(one, other, name) for name in _OF_ROWS},
         counts=[ShardCount(*map(sum, zip(*pair, strict=True))) for pair in pairs],
         fingerprint=(one.fingerprint + other.fingerprint) % 2**64,
         weight_sums=(up + more_up, both + more_both),
@@ -73,7 +76,9 @@ def _joined(one: Part, other: Part) -> Part:
 
 def _both(one: Part, other: Part, name: str) -> Any:
     first, second = getattr(one, name), getattr(other, name)
-    return None if first is None else torch.cat([first, second])
+    if first is None:
+        return None
+    return first.joined(second) if isinstance(first, RowSites) else torch.cat([first, second])
 
 
 def _folds(part: Part, members: int, seed: int, group: Group) -> NDArray[np.int64]:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from codauc.algorithm.rounds import NotFiniteError
@@ -25,14 +24,16 @@ from codauc.training.checkpoint_policy import CheckpointPolicy, RunControl
 from codauc.training.confident_mistakes import ScoredRows
 from codauc.training.run_progress import TIMES, RunProgress
 from codauc.training.run_state import RunPosition
-from codauc.training.validation import gathered, scores_of
+from codauc.training.shared_scores import shared_scores
+from codauc.training.site_results import sites_at_end
+from codauc.training.threads import own_threads
+from codauc.training.validation import scores_of
 from codauc.version import __version__
 from codauc.workers.group import Group, GroupError
 
 Objective = Callable[..., Tensor]
 
 NO_THRESHOLD = "No threshold"  # how a note about it begins
-_LARGE_BATCH = 512  # samples of a table from which on a step pays for several threads
 _ENDING = ("steady", "blend")  # choices of a model with which a run ends early
 _CHECK_EVERY = 16  # steps between two checks for NaN, of a worker that has no rounds
 
@@ -57,6 +58,7 @@ class Trained:
     ledger: dict[str, float]
     notes: list[str]
     periods: list[dict[str, float]]  # where they set themselves: each change
+    drifts: list[float]  # of this worker, at the evaluations
 
     def scores_of_test_set(self, opened: DataSet, group: Group) -> ScoredRows | None:
         """The test set's log-odds, labels and rows, in the order of the source, on every worker.
@@ -67,21 +69,26 @@ class Trained:
         if part is None:
             return None
         assert part.y is not None
-        scores = gathered(scores_of(self.model, part), group)
-        labels = gathered(part.y.numpy().astype(np.bool_), group)
-        rows = gathered(part.rows.numpy(), group)
+        own = scores_of(self.model, part)
+        shared = shared_scores(part, group, self.settings.data)
+        scores = shared.shown(shared.kept(own))
         bad = ~np.isfinite(scores)
         if bad.any():
+            first = f", the first is row {int(shared.rows[bad].min())}" if len(shared.rows) else ""
             self.notes.append(
-                f"No test AUC: {int(bad.sum())} of {len(bad)} test samples have no finite score, "
-                f"the first is row {int(rows[bad].min())}."
+                f"No test AUC: {int(bad.sum())} of {len(bad)} test samples have no finite score"
+                f"{first}."
             )
             return None
-        order = np.argsort(rows, kind="stable")
-        groups = None if part.groups is None else gathered(part.groups.numpy(), group)[order]
-        weights = None if part.weights is None else gathered(part.weights.numpy(), group)[order]
-        scores = self.calibration.log_odds(scores)[order]
-        return ScoredRows(scores, labels[order], rows[order], groups, weights)
+        more = (shared.groups, shared.weights, own, shared.bound)
+        return ScoredRows(self.calibration.log_odds(scores), shared.labels, shared.rows, *more)
+
+    def sites(self, opened: DataSet, test: ScoredRows | None, group: Group) -> list[dict[str, Any]]:
+        """What each site brought, and how well the model does on its test rows."""
+        drift = float(np.sqrt(np.mean(np.square(self.drifts)))) if self.drifts else None
+        scores = None if test is None else test.own
+        least = self.settings.data.least_samples or 0
+        return [asdict(site) for site in sites_at_end(opened, scores, drift, group, least)]
 
     def summary(self, test: ScoredRows | None) -> dict[str, Any]:
         """What summary.json holds; `test` is what `scores_of_test_set` gave."""
@@ -95,6 +102,7 @@ class Trained:
             "test_auc": None if auc is None else auc.value,
             "auc_low": None if auc is None else auc.low,
             "auc_high": None if auc is None else auc.high,
+            **({} if test is None or test.bound is None else {"auc_bound": test.bound}),
             "average_precision": None
             if test is None
             else average_precision(test.scores, test.labels, test.weights),
@@ -221,8 +229,11 @@ class TrainingLoop:
                 self.at.owed = False
                 self._after_step(number)
         while self.opt.steps < stage.steps and not self._ends_here(number):
-            batch = next(batches)
-            self._local_step(objective, *(part.to(self.device) for part in batch))
+            if self.coda.away:  # a site that stands still until the next round
+                self._count_step(self.coda.skip)
+            else:
+                batch = next(batches)
+                self._local_step(objective, *(part.to(self.device) for part in batch))
             self._after_step(number)
             if self.clock is not None:
                 self.clock.on_step()
@@ -251,10 +262,13 @@ class TrainingLoop:
         self.coda.count_loss(loss)
         if self.same_steps:
             self.coda.average_gradients()
+        self._count_step(self.opt.step)
+
+    def _count_step(self, step: Callable[[], Any]) -> None:
         before = self.opt.steps
         try:
             with self.section("step"):
-                self.opt.step()
+                step()
         finally:  # the step counts, even if the round in it fails
             self.at.owed = self.opt.steps > before
             self.at.step += self.opt.steps - before
@@ -303,6 +317,7 @@ class TrainingLoop:
             return
         with self.section("evaluation"):
             drift = self.coda.drift if self.at.step else 0.0
+            self.progress.journal.drifts += [drift] if drift and self.at.step else []
             with self.validation.evaluated(self.at.step, drift) as result:
                 self.at.rejected = 0 if result.kept else self.at.rejected + 1
                 if result.kept:
@@ -329,9 +344,10 @@ class TrainingLoop:
     def _trained(self, *, interrupted: bool) -> Trained:
         choice = self.validation.choice
         self.validation.restore_choice()
-        calibration, validation = self._calibration(), None
-        if choice.state.scores is not None and self.settings.data.watch != "test":
-            validation = calibration.log_odds(choice.state.scores), self.validation.labels
+        scores, validation = self.validation.chosen_scores(), None
+        calibration = self._calibration(scores)
+        if scores is not None and self.settings.data.watch != "test":
+            validation = calibration.log_odds(scores), self.validation.labels
         return Trained(
             model=self.progress.model,
             settings=self.settings,
@@ -349,6 +365,7 @@ class TrainingLoop:
             ledger=self.progress.journal.spent(),
             notes=self.progress.journal.notes,
             periods=self.coda.period_changes(),
+            drifts=list(self.progress.journal.drifts),
         )
 
     def _threshold(self, validation: tuple[Any, Any] | None) -> Threshold | None:
@@ -362,8 +379,7 @@ class TrainingLoop:
             self.progress.journal.notes.append(f"{NO_THRESHOLD}: {error}")
             return None
 
-    def _calibration(self) -> Calibration:
-        scores = self.validation.choice.state.scores
+    def _calibration(self, scores: NDArray[Any] | None) -> Calibration:
         if self.settings.data.watch == "test" or scores is None:
             return Calibration()
         found = calibrate(scores, self.validation.labels, self.validation.weights)
@@ -372,16 +388,3 @@ class TrainingLoop:
                 "Scores do not rise with the share of positives on the validation set."
             )
         return found
-
-
-@contextmanager
-def own_threads(settings: RunSettings, opened: DataSet) -> Iterator[None]:
-    """As many threads as the workers leave each other; one where steps are small, as of tables."""
-    before, cores = torch.get_num_threads(), os.cpu_count() or 1
-    workers = 1 if settings.communication.simulate else settings.communication.workers
-    large = bool(opened.shape) or settings.recipe.batch_size >= _LARGE_BATCH
-    torch.set_num_threads(max(1, min(before, cores // workers)) if large else 1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

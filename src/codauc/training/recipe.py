@@ -106,7 +106,7 @@ def _default(recipe: Recipe, workers: int, facts: Facts) -> Recipe:
     if warm is None:  # logistic regression is a warm start, too
         usual = _IMAGE_WARM_START if facts.images else Recipe.warm_start
         warm = 1.0 if recipe.name == "bce" else 0.0 if linear else usual
-    passes = facts.samples / (batch * math.sqrt(workers))
+    passes = facts.samples / (batch * _divisor(facts, workers))
     most = min(_MOST_STEPS, 5 * facts.rarer, _MOST_SAMPLES / facts.samples * passes)
     decay = _IMAGE_DECAY if facts.images else _weight_decay(facts.rarer)
     epochs = _IMAGE_EPOCHS if facts.images else _EPOCHS
@@ -159,13 +159,23 @@ def shift_of(sides: Sequence[int]) -> int:
     return max(1, round(min(sides) / 12))
 
 
+def _divisor(facts: Facts, workers: int) -> float:
+    """By what the batch of each worker is smaller than that of one; all take as many steps.
+
+    A batch with hardly a positive says little, and its noise makes Adam's steps small beside the
+    weight decay: on one worker, too, fewer samples cost AUC where positives are few.
+    """
+    many = facts.images or facts.rarer >= _MANY
+    return math.sqrt(workers) if many else 1.0
+
+
 def _batch_size(facts: Facts, workers: int) -> int:
-    """More where there is more; less on each of several workers, which take as many steps."""
+    """More where there is more."""
     if facts.images:
         return 64
     sizes = ((_LARGE, 128), (_LARGER, 256), (1_000_000, 512))
     alone = next((size for limit, size in sizes if facts.samples < limit), 1024)
-    return max(32, round(alone / math.sqrt(workers)))
+    return max(32, round(alone / _divisor(facts, workers)))
 
 
 def plain_network(numbers: int) -> dict[str, Any]:
@@ -226,7 +236,7 @@ def plan(recipe: Recipe, communication: CommunicationSettings) -> Plan:
 
 
 def _period(communication: CommunicationSettings, lr: float, growth: int) -> int | str:
-    every, workers = communication.sync_every, communication.workers
+    every, workers = communication.sync_every, communication.size
     if workers == 1 and not isinstance(every, int):
         return 1
     if not isinstance(every, str):

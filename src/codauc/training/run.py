@@ -39,12 +39,15 @@ from codauc.runs.settings import CONFIG, RunSettings
 from codauc.training.build import resolve_settings
 from codauc.training.callbacks import Callback, DirectoryWriter, ProgressBar, TensorBoard
 from codauc.training.checkpoint_policy import RunControl
-from codauc.training.column_importance import column_importance
+from codauc.training.column_importance import NOT_COUNTED, column_importance
 from codauc.training.confident_mistakes import ScoredRows, confident_mistakes
 from codauc.training.directory_claim import claimed, complete_end
-from codauc.training.loop import Trained, fit, own_threads
+from codauc.training.loop import Trained, fit
 from codauc.training.profiler import Clock
 from codauc.training.run_state import SavedRun, check_same, identity, unpacked, usable
+from codauc.training.site_choice import check_least_samples, site_lines, with_choices
+from codauc.training.site_results import sites_at_start
+from codauc.training.threads import own_threads
 from codauc.training.time_budget import within_budget
 from codauc.workers.agreement import together
 from codauc.workers.group import Group, GroupError, LocalGroup
@@ -67,7 +70,7 @@ def start(job: Job) -> dict[str, Any]:
         with requests.listening():
             results = launch(
                 job.work,
-                workers=None if under_torchrun else parts.workers,
+                workers=None if under_torchrun else parts.size,
                 simulate=parts.simulate,
                 seed=settings.seed,
                 timeout=parts.timeout or _LONGEST_WAIT,
@@ -126,14 +129,19 @@ class Job:
             for line in summary_lines(opened.train.columns):
                 self.say(self.words(line))
         data = identity(opened, group)
-        settings = resolve_settings(self.settings, opened, group.size)
+        sites = sites_at_start(opened, group, self.settings.data.least_samples or 0)
+        job = replace(self, settings=with_choices(self.settings, sites))
+        settings = resolve_settings(job.settings, opened, group.size)
+        check_least_samples(settings)
+        for line in site_lines(sites, settings) if group.rank == 0 else ():
+            self.say(self.words(line))
         together(group, lambda: _try_model(settings), "start")  # before an existing run is lost
         options = {"resuming": self.resuming, "overwrite": self.overwrite}
         claim = claimed(group, settings.data.source, self.out, **options)
         with claim as folder, self.requests.polled():
             if self.resuming and (summary := self._finished_before(group, held=True)) is not None:
                 return summary  # another process has ended it meanwhile
-            return WorkerRun(self, group, folder, opened, data).train(settings)
+            return WorkerRun(job, group, folder, opened, data).train(settings)
 
     def say(self, text: str) -> None:
         """Show a message, unless quiet."""
@@ -225,6 +233,11 @@ class WorkerRun:
                 f"{workers} workers in place of {found.size}, each with data of its own: expected "
                 "the same workers, as their data cannot be shared out anew."
             )
+        if given.data.counted_scores and found.size != workers:
+            raise ValueError(
+                f"{workers} workers in place of {found.size}, whose scores stay with them: "
+                "expected the same workers, as another one has no scores of earlier models."
+            )
         return resolve_settings(replace(resolved, device=given.device), self.opened, workers)
 
     def _callbacks(self, found: Found | None) -> list[Callback]:
@@ -278,12 +291,14 @@ class WorkerRun:
             self.folder.note_fault("interrupted", step=trained.steps)
         test = trained.scores_of_test_set(self.opened, self.group)
         explained = {} if test is None else self._explained(trained, test)
+        sites = trained.sites(self.opened, test, self.group)
 
         def write() -> dict[str, Any] | None:
             if self.group.rank:
                 return None
             folder = self.folder
             summary = {"run": str(folder.path), **trained.summary(test)}
+            summary |= {"sites": sites} if sites else {}
             save_model(
                 folder / MODEL,
                 trained.model,
@@ -294,7 +309,8 @@ class WorkerRun:
             if trained.validation is not None:
                 folder.write_scores(*trained.validation, VALIDATION)
             if test is not None:
-                folder.write_scores(test.scores, test.labels)
+                rows = test.rows if sites else None  # to compare runs on the rows of a site
+                folder.write_scores(test.scores, test.labels, rows=rows)
             for name, found in explained.items():
                 folder.write_json(name, found)
             if profile is not None:
@@ -318,7 +334,9 @@ class WorkerRun:
             return pending(LEAVE) or (pending(STOP) and not trained.interrupted)
 
         with own_threads(trained.settings, opened):
-            importance = column_importance(trained.model, opened, group, seed, limit, asked)
+            importance: dict[str, Any] | None = {"columns": [], "reason": NOT_COUNTED}
+            if test.bound is None:
+                importance = column_importance(trained.model, opened, group, seed, limit, asked)
         mistakes = confident_mistakes(test, opened.test, group)
         found = {IMPORTANCE: importance, MISTAKES: {"samples": mistakes}}
         return {name: values for name, values in found.items() if values is not None}

@@ -49,6 +49,7 @@ class Journal:
     def __init__(self, group: Group, notes: list[str]) -> None:
         self.group, self.notes = group, notes
         self.records: list[Record] = []
+        self.drifts: list[float] = []  # of this worker, at the evaluations
         self.began = time.perf_counter()
         self._before = group.ledger.record()  # reading the data is not training
 
@@ -76,6 +77,7 @@ class Journal:
             self.seconds,
             dict(self._before),
             dict(self.group.times()),
+            list(self.drifts),
         )
 
     def load(self, state: JournalState) -> None:
@@ -85,6 +87,7 @@ class Journal:
         self.began = time.perf_counter() - state.seconds
         self._before = dict(state.before)
         self.group.times().update(state.times)
+        self.drifts[:] = state.drifts
 
 
 class RunProgress:
@@ -114,6 +117,8 @@ class RunProgress:
         self.batches = make_batches(settings, train, group, notes)
         ratio = self.batches.sampled_ratio or train.pos_ratio
         self.coda = make_engine(settings, train, group, ratio, model)
+        if self.coda.dual == "pooled" != settings.communication.dual:
+            notes.append("Labels differ between workers: alpha is estimated from the pooled means.")
         self.opt, self.model, self.loss = self.coda.opt, self.coda.opt.model, self.coda.opt.loss
         self.position, self.rounds = RunPosition(), RoundCount()
         self.heard = 0  # rounds that carried requests, up to the last one that was noticed
@@ -122,7 +127,7 @@ class RunProgress:
         self._base_lr = [group["lr"] for group in self.opt.param_groups]
         self.set_step_size()
         self.good: RunState | None = None
-        self.validation = Validation(self.opt, opened.watched, group, self.recipe)
+        self.validation = Validation(self.opt, opened.watched, group, settings)
         self.journal = Journal(group, notes)
 
     def set_step_size(self) -> None:
@@ -244,6 +249,7 @@ class RunProgress:
         group = self.group
         self.coda.same_everywhere()
         seed_everything(self.settings.seed, group.rank, self.position.step)
+        self.journal.drifts.clear()  # of a worker that held other sites
         workers = f"{group.size} worker{'s' * (group.size != 1)}"
         text = f"Step {self.position.step}: resumed with {workers} in place of {found.size}"
         if found.missing:

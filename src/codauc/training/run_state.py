@@ -33,7 +33,7 @@ _FREE = (
 )
 _ANY_SHAPE = (  # parts of a state that differ from step to step
     *("tallies", "encoding", "outer", "under_way", "stage", "choice", "records", "notes", "times"),
-    *("periods", "base"),
+    *("periods", "base", "variates", "drifts"),
     *("kept", "own"),  # of an optimizer, which checks them
 )
 
@@ -65,6 +65,7 @@ class JournalState:
     seconds: float
     before: dict[str, float]
     times: dict[str, float]
+    drifts: list[float]
 
 
 @dataclass(frozen=True)

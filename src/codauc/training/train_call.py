@@ -11,6 +11,7 @@ from typing import Any
 from codauc._internal.notebook import in_notebook
 from codauc._internal.progress import status
 from codauc.data.in_memory import IN_MEMORY, InMemory, is_in_memory
+from codauc.data.row_sites import EACH
 from codauc.report.run_summary import RunSummary
 from codauc.runs.directory import RunFolder
 from codauc.runs.named_settings import settings_by_name
@@ -19,6 +20,7 @@ from codauc.training.callbacks import Callback
 from codauc.training.directory_claim import check_free, new_directory
 from codauc.training.profiler import prepare
 from codauc.training.run import Job, restarts, start
+from codauc.training.site_choice import with_workers
 from codauc.workers.signals import Requests
 
 _OF_FILES = ("images", "file_column", "image_size", "channels")
@@ -74,6 +76,12 @@ def train(
     if out is not None and not resume and not restarts():
         check_free(RunFolder(out), overwrite=overwrite)
     _check_own(chosen)
+    if chosen.data.test_site == EACH:
+        raise ValueError(
+            "test_site='each' is one run for each site: expected the name of one; train once for "
+            "each of them, or use codauc.training.left_out.each_site."
+        )
+    chosen = with_workers(chosen, memory)
     made = None
     if out is None and chosen.safety.max_restarts and "RANK" not in os.environ:
         out = made = new_directory(chosen.data.source)  # all attempts write to one directory
@@ -97,7 +105,7 @@ def _on_stop(quiet: bool) -> None:
 
 def _check_own(settings: RunSettings) -> None:
     """Raise where workers that read files of their own are given one file."""
-    source, workers = settings.data.source, settings.communication.workers
+    source, workers = settings.data.source, settings.communication.size
     if settings.data.own and workers > 1 and "{rank}" not in source:
         raise ValueError(
             f"own with {source} for {workers} workers: expected a file for each of them; write "

@@ -21,11 +21,10 @@ from codauc.metrics.auc_difference import paired_auc_difference
 from codauc.metrics.evaluation import logits_of
 from codauc.models import TabularEnsemble
 from codauc.models.weights import check_weights
-from codauc.runs.settings import Recipe
-from codauc.workers.agreement import gather_bytes
+from codauc.runs.settings import RunSettings
+from codauc.training.shared_scores import CountedScores, gathered, shared_scores
 from codauc.workers.group import Group
 
-_CPU = torch.device("cpu")
 _SHARES = (1.0, 0.75, 0.5, 0.25)  # of the best model, in a blend with logistic regression
 _TOLERANCE = 1.0  # standard errors of a difference of AUCs that do not count
 
@@ -109,8 +108,13 @@ class ModelChoice:
     makes its AUC the largest.
     """
 
-    def __init__(self, model: nn.Module, rule: str) -> None:
-        self.model, self.rule = model, rule
+    def __init__(
+        self,
+        model: nn.Module,
+        rule: str,
+        error: Callable[[NDArray[Any], NDArray[Any]], float] | None = None,
+    ) -> None:
+        self.model, self.rule, self.error = model, rule, error
         self.state = ChoiceState()
 
     def offer(
@@ -125,6 +129,7 @@ class ModelChoice:
         """Keep the model as it is now if the rule says so; returns whether it does.
 
         Where the AUC is `weighted`, so is the difference of two; its error is that without weights.
+        `scores` are what a worker keeps of them, which `error` of two models takes.
         """
         if self.rule == "blend" and self.state.weights is None:
             assert isinstance(self.model, TabularEnsemble)
@@ -136,17 +141,22 @@ class ModelChoice:
         equal = auc == self.state.best_auc  # where all are ordered rightly, nothing speaks for less
         keep = better or self.rule == "last" or (self.rule == "blend" and equal)
         if not keep and self.rule == "steady":
-            keep = self._close(scores, labels, auc if weighted else None)
+            keep = self._close(scores, labels, auc, weighted=weighted)
         if keep:
             weights = {name: t.detach().clone() for name, t in self.model.state_dict().items()}
             self.state = replace(self.state, weights=weights, step=step, scores=scores, auc=auc)
         return keep
 
-    def _close(self, scores: NDArray[Any], labels: NDArray[Any], auc: float | None) -> bool:
-        assert self.state.best_scores is not None
-        gap = paired_auc_difference(self.state.best_scores, scores, labels)
-        lost = gap.value if auc is None else self.state.best_auc - auc
-        return lost <= _TOLERANCE * gap.std_error
+    def _close(
+        self, scores: NDArray[Any], labels: NDArray[Any], auc: float, *, weighted: bool
+    ) -> bool:
+        best = self.state.best_scores
+        assert best is not None
+        lost = self.state.best_auc - auc
+        if self.error is not None:
+            return lost <= _TOLERANCE * self.error(best, scores)
+        gap = paired_auc_difference(best, scores, labels)
+        return (lost if weighted else gap.value) <= _TOLERANCE * gap.std_error
 
     def load(self, state: ChoiceState) -> None:
         """Continue with a choice that was saved."""
@@ -180,7 +190,7 @@ class ModelChoice:
 
 @dataclass(frozen=True)
 class ValidationResult:
-    """The scores of one evaluation, in the order of the labels, and what follows from them."""
+    """The scores of one evaluation, that belong to the labels, and what follows from them."""
 
     scores: NDArray[Any]
     auc: AUC
@@ -191,61 +201,68 @@ class ValidationResult:
 class Validation:
     """Evaluates the model on the validation set, and chooses which model to keep.
 
-    Every worker scores its part, and all know the scores of all. With `average` "window" the model
-    that is evaluated is the mean of those that all workers shared since the last evaluation.
+    Every worker scores its part, and all know the scores of all, or how many are in each bin. With
+    `average` "window" the model that is evaluated is the mean of those that all workers shared
+    since the last evaluation.
     """
 
-    def __init__(self, opt: PPDSG, part: Part | None, group: Group, recipe: Recipe) -> None:
+    def __init__(self, opt: PPDSG, part: Part | None, group: Group, settings: RunSettings) -> None:
+        recipe = settings.recipe
         self.model, self.part, self.group = opt.model, part, group
         self.window = Window(opt) if recipe.average == "window" else None
-        self.choice = ModelChoice(opt.model, recipe.select)
+        self.shared = None if part is None else shared_scores(part, group, settings.data)
+        counted = isinstance(self.shared, CountedScores)
+        error = self.shared.difference_error if self.shared is not None and counted else None
+        self.choice = ModelChoice(opt.model, recipe.select, error)
         self.labels: NDArray[np.bool_] = np.empty(0, bool)
-        self.groups: NDArray[np.int64] | None = None
         self.weights: NDArray[np.float64] | None = None
-        if part is not None:
-            assert part.y is not None
-            self.order = np.argsort(gathered(part.rows.numpy(), group), kind="stable")
-            self.labels = self._in_order(part.y.numpy().astype(np.bool_))
-            if part.groups is not None:
-                self.groups = self._in_order(part.groups.numpy())
-            if part.weights is not None:
-                self.weights = self._in_order(part.weights.numpy())
+        if self.shared is not None:
+            self.labels, self.weights = self.shared.labels, self.shared.weights
 
     @contextmanager
     def evaluated(self, step: int, drift: float | None) -> Iterator[ValidationResult]:
         """Evaluate; inside this block the model has the weights that were evaluated."""
         with nullcontext() if self.window is None else self.window.as_weights():
-            scores, mean_drift = self._scores(drift)
+            mine, mean_drift = self._scores(drift)
+            scores = self._shown(mine)
             if np.isnan(scores).any():
                 raise NotFiniteError("scores are not numbers: lower the step size.")
             auc = self._auc(scores)
             kept = self.choice.offer(
-                step, auc.value, scores, self.labels, weighted=self.weights is not None
+                step, auc.value, mine, self.labels, weighted=self.weights is not None
             )
             yield ValidationResult(scores, auc, mean_drift, kept)
 
     def restore_choice(self) -> None:
         """Give the model the weights of the choice."""
         if self.choice.rule == "blend":
-            self.choice.blend(lambda scores: self._auc(scores).value)
+            self.choice.blend(lambda kept: self._auc(self._shown(kept)).value)
         else:
             self.choice.restore()
 
-    def _in_order(self, values: NDArray[Any]) -> NDArray[Any]:
-        """The values of all workers by row, whichever worker has which: a run may be resumed."""
-        return gathered(values, self.group)[self.order]
+    def chosen_scores(self) -> NDArray[Any] | None:
+        """The scores of the model that is kept, that belong to the labels."""
+        kept = self.choice.state.scores
+        return None if kept is None else self._shown(kept)
+
+    def _shown(self, kept: NDArray[Any]) -> NDArray[Any]:
+        assert self.shared is not None
+        return self.shared.shown(kept)
 
     def _auc(self, scores: NDArray[Any]) -> AUC:
-        return weighted_auc_interval(scores, self.labels, self.weights, self.groups)
+        groups = None if self.shared is None else self.shared.groups
+        return weighted_auc_interval(scores, self.labels, self.weights, groups)
 
     def _scores(self, drift: float | None) -> tuple[NDArray[Any], float | None]:
+        """What this worker keeps of the model's scores, and the drift of all."""
         assert self.part is not None
-        scores = scores_of(self.model, self.part)
+        assert self.shared is not None
+        scores = self.shared.kept(scores_of(self.model, self.part))
         if self.group.size == 1:
-            return self._in_order(scores), None
+            return scores, None
         drifts = gathered(np.array([np.nan if drift is None else drift]), self.group)
         mean = None if np.isnan(drifts).any() else float(np.sqrt((drifts**2).mean()))
-        return self._in_order(scores), mean
+        return scores, mean
 
 
 def scores_of(model: nn.Module, part: Part) -> NDArray[Any]:
@@ -305,11 +322,3 @@ def _farthest(part: Part, index: int, names: list[str] | None) -> str:
         f"its {names[at]!r} is {inputs[at]:.3g} standard deviations from the mean of training: "
         "correct it, or leave it empty"
     )
-
-
-def gathered(values: NDArray[Any], group: Group) -> NDArray[Any]:
-    """The workers' arrays, end to end in the order of ranks, on each of them."""
-    if group.size == 1:
-        return values
-    parts = gather_bytes(group, values.tobytes(), "evaluate", _CPU)
-    return np.concatenate([np.frombuffer(part, values.dtype) for part in parts])

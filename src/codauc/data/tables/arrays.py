@@ -107,6 +107,10 @@ class FromArray:
         """An array has no columns with names."""
         raise ValueError(f"{what}={name!r} with {self.path}: expected a table, with such a column.")
 
+    def names_and_codes(self, name: str, what: str) -> tuple[list[str], Integers]:
+        """An array has no columns with names."""
+        return [], self.codes(name, what)
+
     def numbers(self, name: str, what: str) -> Floats:
         """An array has no columns with names."""
         raise ValueError(f"{what}={name!r} with {self.path}: expected a table, with such a column.")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from codauc._internal.checks import choice, listed, real, whole
+from codauc.data.row_sites import RowSites
 from codauc.data.splits import Split
 from codauc.data.tables.columnar_files import TableSource
 from codauc.data.tables.date_parts import PARTS
@@ -33,6 +34,9 @@ class TableRequest:
     drop: tuple[str, ...] = ()
     keep_negatives: float = 1.0
     silo: str | None = None
+    test_site: str | None = None
+    trained: RowSites | None = None  # the sites of training, where other rows of theirs are read
+    least_samples: int | None = None  # behind whatever leaves a worker
     skew: float | None = None
     own: bool = False
     split: Split | None = None
@@ -57,7 +61,7 @@ class TableRequest:
                 f"keep_negatives={self.keep_negatives!r}: expected at most 1, which keeps all."
             )
         ways = {"silo": self.silo, "skew": self.skew, "own": self.own or None}
-        given = [name for name, value in ways.items() if value is not None]
+        given = [f"{name}={value!r}" for name, value in ways.items() if value is not None]
         if len(given) > 1:
             raise ValueError(
                 f"{' and '.join(given)}: expected at most one way to share out the rows."
@@ -84,7 +88,8 @@ class TableRequest:
     @property
     def need_labels(self) -> bool:
         """Whether the labels of all rows must be known before a row is chosen."""
-        return self.keep_negatives < 1 or self.skew is not None or self.split is not None
+        asked = (self.skew, self.split, self.test_site)
+        return self.keep_negatives < 1 or any(each is not None for each in asked)
 
     @property
     def row_columns(self) -> list[str]:

@@ -148,6 +148,7 @@ class Summary:
     targets: dict[Value, int] = field(default_factory=dict)
     traits: Traits = field(default_factory=lambda: Traits(0))
     full: set[int] = field(default_factory=set)
+    hidden: int = 0  # columns of which something is not told
 
     def merge(self, other: Summary) -> None:
         """Take in another worker's rows."""
@@ -155,6 +156,7 @@ class Summary:
         self.moments.merge(other.moments)
         self.traits.merge(other.traits)
         self.full |= other.full
+        self.hidden = max(self.hidden, other.hidden)
         pairs = zip(self.categories, other.categories, strict=True)
         for mine, theirs in [*pairs, (self.targets, other.targets)]:
             for value, count in theirs.items():
@@ -171,6 +173,7 @@ class Summary:
                 "targets": list(self.targets.items()),
                 "traits": self.traits.plain(),
                 "full": sorted(self.full),
+                "hidden": self.hidden,
             }
         ).encode()
 
@@ -183,7 +186,8 @@ class Summary:
         categories = [dict(map(tuple, counts)) for counts in plain["categories"]]
         targets = dict(map(tuple, plain["targets"]))
         traits = Traits.from_plain(plain["traits"])
-        return Summary(plain["rows"], moments, categories, targets, traits, set(plain["full"]))
+        counts = (plain["rows"], moments, categories, targets)
+        return Summary(*counts, traits, set(plain["full"]), plain["hidden"])
 
 
 def of_all(mine: Summary, group: Group) -> list[Summary]:

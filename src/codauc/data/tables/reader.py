@@ -6,7 +6,7 @@ import copy
 import os
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,22 +16,22 @@ import torch
 from torch import Tensor
 
 from codauc._internal.checks import choice, known_arguments, warn
-from codauc.data.binary_labels import thin_negatives
 from codauc.data.column_record import ColumnRecord
 from codauc.data.dataset import Part
-from codauc.data.fingerprint import of_worker, total
-from codauc.data.row_weights import checked_weights, part_weights
+from codauc.data.row_sites import SiteCount
 from codauc.data.rows import Rows
-from codauc.data.shards import ShardCount, even_shards, mixed, silo_shards, skewed_shards
+from codauc.data.shards import ShardCount
 from codauc.data.splits import PARTS, Split
 from codauc.data.tables.column_roles import LARGE, TableRequest
-from codauc.data.tables.column_statistics import Floats, Moments, Summary, Value, of_all
+from codauc.data.tables.column_statistics import Moments, Summary, Value, of_all
 from codauc.data.tables.described_columns import RARE, check_values, described, left_out
 from codauc.data.tables.encoder import Encoder, Target, fit
-from codauc.data.tables.labels import Integers, Labels, choice_note, positives_of, resolve
+from codauc.data.tables.labels import Labels, choice_note, positives_of, resolve
+from codauc.data.tables.least_samples import check_labels, hidden_note, told
 from codauc.data.tables.reading_notes import extra_columns, reading_notes
 from codauc.data.tables.scan import Pass
-from codauc.data.tables.table_sources import RowSource, open_source, split_values
+from codauc.data.tables.table_sources import FromTable, RowSource, open_source
+from codauc.data.tables.worker_rows import WorkerRows
 from codauc.workers.agreement import compare, together
 from codauc.workers.group import Group, LocalGroup
 
@@ -152,11 +152,15 @@ def read_parts(
     labels, target = None, None
     if request.need_labels:
         labels, target = _labels(opened, group, request)
-    scan = _Scan(opened, request, parts, group, labels)
+    scan = WorkerRows(opened, request, parts, group, labels)
     found: dict[str, Part] = {}
     encoder = request.encoder
     for part in parts:
         done = together(group, partial(scan.read, part, encoder), "start")
+        if request.least_samples:
+            least, labels_here = request.least_samples, done.summary.targets
+            whose = scan.whose(part)
+            together(group, partial(check_labels, labels_here, least, whose), "start")
         found[part] = _finished(opened, done, group, request, encoder, target)
         found[part] = scan.completed(found[part])
         encoder = found[part].encoder
@@ -164,6 +168,25 @@ def read_parts(
             notes = reading_notes(request.encoder, opened.columns, done.summary)
             found[part] = replace(found[part], notes=tuple(notes))
     return found
+
+
+def count_sites(source: Any, request: TableRequest) -> list[SiteCount]:
+    """The rows and positives of each site of a table, by a pass over two of its columns."""
+    opened = open_source(source, request)
+    names, which = opened.names_and_codes(str(request.silo), "site")
+    labels, _ = _labels(opened, LocalGroup(), request)
+    samples = np.bincount(which, minlength=len(names))
+    positives = np.bincount(which, labels.numpy(), minlength=len(names))
+    counts = zip(names, samples.tolist(), positives.tolist(), strict=True)
+    return [SiteCount(name, count, round(up)) for name, count, up in counts]
+
+
+def has_column(source: Any, request: TableRequest, name: str | None) -> bool:
+    """Whether a source has a column of this name, beside those that the request needs."""
+    if name is None:
+        return False
+    opened = open_source(source, replace(request, silo=None))
+    return isinstance(opened, FromTable) and name in opened.table.kinds
 
 
 def _compare(group: Group, opened: RowSource, request: TableRequest, parts: Sequence[str]) -> None:
@@ -190,6 +213,8 @@ def _compare(group: Group, opened: RowSource, request: TableRequest, parts: Sequ
                 "drop",
                 "keep_negatives",
                 "silo",
+                "test_site",
+                "least_samples",
                 "skew",
                 "own",
                 "seed",
@@ -198,99 +223,6 @@ def _compare(group: Group, opened: RowSource, request: TableRequest, parts: Sequ
         },
     }
     compare(group, same, torch.device("cpu"))
-
-
-@dataclass
-class _Scan:
-    """Which rows of each part are a worker's, and the passes over them."""
-
-    opened: RowSource
-    request: TableRequest
-    parts: Sequence[str]
-    group: Group
-    labels: Tensor | None
-    silos: Integers | None = None
-    weights: Floats | None = None  # of all rows
-    by: Any = None  # what rows are split by beside the labels
-    split: dict[str, Tensor] = field(default_factory=dict)
-    rows: dict[str, Tensor] = field(default_factory=dict)
-
-    def read(self, part: str, encoder: Encoder | None) -> Pass:
-        """The pass over a worker's rows of one part."""
-        request, group, first = self.request, self.group, part == self.parts[0]
-        if first and request.silo is not None:
-            self.silos = self.opened.codes(request.silo, "silo")
-        if first and request.weight is not None:
-            self.weights = _weights(self.opened, request.weight, self.labels)
-        if first and (self.labels is not None or self.silos is not None or self._some_left_out()):
-            self.rows = {name: self._chosen(name) for name in self.parts}
-        if self.rows:
-            rest = [self.rows[name] for name in self.parts[1:]] if first else []
-            later = torch.cat(rest) if rest else None
-            done = self.opened.some(self.rows[part], encoder, later)
-        elif request.own or group.size == 1:
-            done = self.opened.some(None, encoder)
-        else:
-            done = self.opened.even(group.rank, group.size, encoder)
-        if self.silos is not None:  # which decide who has which rows
-            silos = self.silos[done.rows.numpy()].astype(np.uint64)
-            done.fingerprint += total(done.rows.numpy(), silos)
-        if self.weights is not None:
-            bits = self.weights[done.rows.numpy()].view(np.uint64)
-            done.fingerprint += total(done.rows.numpy(), mixed(bits))
-        if request.own:
-            done.fingerprint = of_worker(group.rank, done.fingerprint % 2**64)
-        return done
-
-    def completed(self, part: Part) -> Part:
-        """A part with what its rows have beside inputs and labels: groups and weights."""
-        split, groups = self.request.split, None
-        if split is not None and split.group is not None:
-            groups = torch.from_numpy(self.by[part.rows.numpy()])
-        examined = part.examined
-        if examined is not None and not self.group.rank:
-            part = replace(part, examined=self.opened.with_dropped(examined, part.rows))
-        weights, sums = part_weights(self.weights, part.rows, part.y, self.group)
-        return replace(part, groups=groups, weights=weights, weight_sums=sums)
-
-    def _some_left_out(self) -> bool:
-        return self.weights is not None and not self.weights.all()
-
-    def _chosen(self, part: str) -> Tensor:
-        """The numbers of a worker's rows, in the file's order."""
-        request, labels, group = self.request, self.labels, self.group
-        known = next(each for each in (labels, self.silos, self.weights) if each is not None)
-        kept = torch.arange(len(known))
-        if self.weights is not None:
-            kept = kept[torch.from_numpy(self.weights > 0)]
-        if labels is not None and request.split is not None:
-            if not self.split:
-                self.by = split_values(self.opened, request.split)
-                by = None if self.by is None else self.by[kept.numpy()]
-                found = request.split.parts(labels[kept], by)
-                self.split = {name: kept[places] for name, places in found.items()}
-            kept = self.split[part]
-        keep = request.keep_negatives if part == "train" else 1.0
-        # a file of a worker's own may lack negatives
-        if labels is not None and keep < 1 and not labels[kept].all():
-            kept = kept[thin_negatives(labels[kept], keep, request.seed)]
-        if request.own:
-            return kept
-        if self.silos is not None:
-            shards = silo_shards(self.silos[kept.numpy()], group.size)
-        elif request.skew is not None and labels is not None and part == self.parts[0]:
-            shards = skewed_shards(labels[kept], group.size, request.skew, request.seed)
-        else:
-            shards = even_shards(len(kept), group.size, request.seed)
-        return kept[shards[group.rank]].sort().values
-
-
-def _weights(opened: RowSource, weight: Any, labels: Tensor | None) -> Floats:
-    """The weights of all rows, in a column or as given."""
-    if isinstance(weight, str):
-        where = f"{opened.path}, column {weight!r}"
-        return checked_weights(where, opened.numbers(weight, "weight"))
-    return checked_weights("weight", weight, None if labels is None else len(labels))
 
 
 def _labels(opened: RowSource, group: Group, request: TableRequest) -> tuple[Tensor, Target | None]:
@@ -303,6 +235,9 @@ def _labels(opened: RowSource, group: Group, request: TableRequest) -> tuple[Ten
 
     labels, codes = together(group, read, "start")
     positive, counts = request.positive, labels.values.as_counts()
+    if request.least_samples and request.own:  # else all workers read the same rows here
+        least = request.least_samples
+        together(group, lambda: check_labels(counts, least, "the worker's file"), "start")
     summaries = of_all(Summary(len(codes), Moments(0), [], counts), group)
     target = _target(opened, summaries, positive, request.encoder)
     flags = together(group, lambda: _positive(opened, target, labels, positive), "start")
@@ -311,7 +246,8 @@ def _labels(opened: RowSource, group: Group, request: TableRequest) -> tuple[Ten
 
 def _positive(opened: RowSource, target: Target, labels: Labels, positive: Any) -> Tensor:
     """Which of the labels, by their codes, are positive."""
-    return torch.tensor(positives_of(_where(opened), target, labels.texts(), positive))
+    found = positives_of(_where(opened), target, labels.texts(), positive)
+    return torch.tensor(found, dtype=torch.bool)
 
 
 def _target(
@@ -337,18 +273,27 @@ def _finished(
     encoder: Encoder | None,
     target: Target | None,
 ) -> Part:
-    positive = request.positive
-    summaries = of_all(done.summary, group)
-    for rank, summary in enumerate(summaries):
-        if not summary.rows:
-            raise ValueError(
-                f"{opened.path} leaves worker {rank} without rows: expected at least one for each "
-                f"of the {group.size} workers; use fewer."
-            )
+    positive, least = request.positive, request.least_samples or 0
+    summary = done.summary
+    if encoder is not None:  # nothing is learnt from these rows
+        summary = Summary(summary.rows, Moments(0), targets=summary.targets)
+    elif least:
+        summary = told(summary, least)
+    summaries = of_all(summary, group)
+    empty = [rank for rank, summary in enumerate(summaries) if not summary.rows]
+    # a small site may have no rows for validation or for the test
+    if empty and (encoder is None or request.silo is None):
+        raise ValueError(
+            f"{opened.path} leaves worker {empty[0]} without rows: expected at least one for each "
+            f"of the {group.size} workers; use fewer."
+        )
     target = target or _target(opened, summaries, positive, encoder)
     records: tuple[ColumnRecord, ...] = ()
+    notes: tuple[str, ...] = ()
     if encoder is None:
         encoder, records = _fitted(opened, done, summaries, target, positive)
+        hidden = max(each.hidden for each in summaries)
+        notes = (hidden_note(hidden, least),) if hidden else ()
     coder = encoder
 
     def own_part() -> tuple[Rows | Tensor, Tensor | None]:
@@ -364,9 +309,9 @@ def _finished(
     counts = [ShardCount(*pair) for pair in zip(samples, positives, strict=True)]
     known = counts if -1 not in positives else []
     examined = None
-    if done.examiner is not None and y is not None:
+    if done.examiner is not None and y is not None and len(y):
         examined = done.examiner.examined(y.numpy())
-    return Part(x, y, done.rows, known, coder, done.fingerprint, examined, records)
+    return Part(x, y, done.rows, known, coder, done.fingerprint, examined, records, notes=notes)
 
 
 def _fitted(

@@ -93,7 +93,11 @@ def scan_table(
         fingerprint,
         packer.encoded,
         labels,
-        torch.cat(codes) if codes else None,
+        torch.cat(codes)
+        if codes
+        else None
+        if labels is None
+        else torch.empty(0, dtype=torch.int16),
         packer.examiner,
         examples,
     )

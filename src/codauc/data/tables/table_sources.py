@@ -101,6 +101,10 @@ class FromTable:
 
     def codes(self, name: str, what: str) -> Integers:
         """To which value of a column each row belongs, in the order of the values' texts."""
+        return self.names_and_codes(name, what)[1]
+
+    def names_and_codes(self, name: str, what: str) -> tuple[list[str], Integers]:
+        """The values of a column as texts, in order, and to which of them each row belongs."""
         found, codes = Vocabulary(), []
         for rows, batch in self._column(name):
             values, which = texts_of(batch.column(0))
@@ -112,7 +116,8 @@ class FromTable:
                 )
             codes.append(found.encode(values, which))
         names = np.array([str(value) for value in found.codes])
-        return names.argsort().argsort()[np.concatenate(codes)]
+        order = names.argsort()
+        return names[order].tolist(), order.argsort()[np.concatenate(codes)]
 
     def with_dropped(self, examined: Examined, rows: Tensor) -> Examined:
         """Examine also the columns that were dropped by name: mostly they are ids."""
@@ -279,6 +284,8 @@ def _known_kinds(options: TableRequest) -> dict[str, str]:
         kinds[encoder.target.name] = "category"
     if options.split is not None and isinstance(options.split.group, str):
         kinds[options.split.group] = "category"
+    if options.silo is not None:
+        kinds[options.silo] = "category"
     if isinstance(options.target, str):  # labels are texts: 01 and 1 are two
         kinds[options.target] = "category"
     return kinds

@@ -1,0 +1,142 @@
+"""What a run chooses by its sites, and the lines that say what and why."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+
+from codauc._internal.checks import listed
+from codauc._internal.formats import share
+from codauc.algorithm.sites import chosen_dual, labels_differ
+from codauc.data.in_memory import InMemory
+from codauc.data.opening import sites_of
+from codauc.data.row_sites import EACH, site_number
+from codauc.runs.settings import RunSettings
+from codauc.training.site_results import SiteResult
+
+MOST_WORKERS = 16  # that are chosen; each has its own copy of the model
+_NAMED = 6  # sites up to which a line names all
+
+
+def with_workers(settings: RunSettings, memory: InMemory | None = None) -> RunSettings:
+    """The settings with a number of workers, where it follows from the sites.
+
+    Without a number each site gets a worker, up to 16, simulated in this process: that gives what
+    processes would give. A site that is left out for the test has none.
+    """
+    data, asked = settings.data, settings.communication
+    left_out = data.test_site is not None
+    if data.silo is None or "RANK" in os.environ or (asked.workers is not None and not left_out):
+        return settings
+    names = [site.name for site in sites_of(data, memory)]
+    if data.test_site not in (None, EACH):
+        site_number(str(data.test_site), names, data.silo)
+    sites = len(names) - left_out
+    if sites < 1:
+        raise ValueError(
+            f"column {data.silo!r} names one site, {names[0]!r}: expected another one to train on; "
+            "leave test_site out."
+        )
+    if asked.workers is None:
+        simulated = replace(asked, workers=min(sites, MOST_WORKERS), simulate=True)
+        return replace(settings, communication=simulated)
+    return settings.with_changes("communication", workers=min(sites, asked.workers))
+
+
+def with_choices(settings: RunSettings, sites: Sequence[SiteResult]) -> RunSettings:
+    """The settings with what follows from the sites' labels, where it was left open.
+
+    It depends on the sites alone, not on the number of workers, so that a run can be resumed with
+    another one.
+    """
+    if not sites or settings.communication.dual != "auto":
+        return settings
+    return settings.with_changes("communication", dual=chosen_dual(_labels(sites)))
+
+
+def _labels(sites: Sequence[SiteResult]) -> list[tuple[int, int]]:
+    """Samples and positives of the sites that tell them."""
+    return [
+        (site.samples, site.positives)
+        for site in sites
+        if site.samples is not None and site.positives is not None
+    ]
+
+
+def site_lines(sites: Sequence[SiteResult], settings: RunSettings) -> list[str]:
+    """What was found and chosen, for the person who has started the run."""
+    if not sites:
+        return []
+    data, ways = settings.data, settings.communication
+    where = f" in {data.silo!r}" if data.silo else ", one for each worker's file"
+    lines = [f"Sites: {len(sites)}{where}: {_sizes(sites)}."]
+    alone = [site.name for site in sites if site.share in (0.0, 1.0) and site.samples]
+    if alone:
+        lines.append(f"Of one class: {listed(alone, most=5)}. They take part, but have no AUC.")
+    if data.test_site is not None:
+        lines.append(f"Test set: all rows of {data.test_site!r}; none of them is trained on.")
+    if data.silo is not None:
+        lines.append(_workers(len(sites) - (data.test_site is not None), ways.size, settings))
+    if ways.size > 1:
+        lines.append(_method(sites, settings))
+    return lines
+
+
+def _method(sites: Sequence[SiteResult], settings: RunSettings) -> str:
+    """How the method deals with sites that differ."""
+    ways = settings.communication
+    shares = [site.share for site in sites if site.share is not None]
+    differ = len(shares) > 1 and labels_differ(_labels(sites))
+    why = "Shares of positives do not differ beyond chance"
+    if differ:
+        why = f"Shares of positives differ ({share(min(shares))} to {share(max(shares))})"
+    dual = "over all sites together" if ways.dual == "pooled" else "as the mean of the sites'"
+    steps = "not corrected" if ways.correct is None else f"corrected (correct={ways.correct})"
+    return (
+        f"{why}: alpha is estimated {dual} (dual={ways.dual}); steps are {steps}; columns are "
+        "scaled by all sites together."
+    )
+
+
+def _sizes(sites: Sequence[SiteResult]) -> str:
+    if len(sites) <= _NAMED:
+        return ", ".join(f"{site.name} ({_size(site)})" for site in sites)
+    samples = [site.samples for site in sites if site.samples is not None]
+    shares = [site.share for site in sites if site.share is not None]
+    parts = [f"{min(samples):,} to {max(samples):,} samples"] if samples else []
+    parts += [f"{share(min(shares))} to {share(max(shares))} positive"] if shares else []
+    return ", ".join(parts)
+
+
+def _size(site: SiteResult) -> str:
+    if site.samples is None:
+        return "too few samples to be told"
+    positive = "" if site.share is None else f", {share(site.share)} positive"
+    return f"{site.samples:,} sample{'s' * (site.samples != 1)}{positive}"
+
+
+def _workers(sites: int, workers: int, settings: RunSettings) -> str:
+    if workers == 1:
+        return "Workers: 1, which holds all sites: they train as one (simulate=K keeps them apart)."
+    shared = "one for each site" if workers == sites else f"for {sites} sites, none of them divided"
+    how = "simulated in this process" if settings.communication.simulate else "as processes"
+    return f"Workers: {workers}, {shared}, {how}."
+
+
+def check_least_samples(settings: RunSettings) -> None:
+    """Raise where what a round or a checkpoint tells would be of fewer samples than allowed.
+
+    A round's weights are those of its steps; periods that set themselves may be one step.
+    """
+    least, ways = settings.data.least_samples, settings.communication
+    if least is None or ways.size == 1:
+        return
+    steps = ways.sync_every if isinstance(ways.sync_every, int) else 1
+    samples = steps * settings.recipe.batch_size
+    if samples < least:
+        raise ValueError(
+            f"sync_every={ways.sync_every} with batch_size={settings.recipe.batch_size}: a round "
+            f"would tell of {samples} samples; expected at least least_samples={least}; use longer "
+            "periods or larger batches."
+        )
