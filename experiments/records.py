@@ -115,7 +115,7 @@ def start_bytes(workers: int) -> int:
     def work(group: Group) -> int:
         torch.manual_seed(0)
         coda = codauc.CoDA(codauc.PPDSG(PatchNet(), codauc.MinMaxAUCLoss(pos_ratio=0.71)), group)
-        for stage in geometric(LR, STEPS, STAGES):
+        for stage in geometric(0.1, STEPS, STAGES):
             coda.begin(stage)
             coda.current = None
         return group.ledger.bytes_sent
