@@ -71,7 +71,7 @@ WAYS = {
 @pytest.mark.parametrize("way", WAYS)
 def test_rows_add_up_to_the_time_of_training_and_the_model_is_the_same(way, source):
     settings = settings_of(source, **WAYS[way])
-    workers = settings.communication.workers
+    workers = settings.communication.size
     weights, profile, trained = measured(settings, workers)
     rows = rows_of(profile)
     assert sum(row["seconds"] for row in profile["rows"]) == pytest.approx(profile["seconds"])

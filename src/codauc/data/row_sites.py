@@ -105,15 +105,16 @@ def site_parts(
 ) -> Integers:
     """The part of each sample: 0 for training, 1 for validation, 2 for testing.
 
-    Of each class a part gets its share of all samples, and of each site's samples this share,
-    rounded up or down: a class is laid out site by site, in random order, and every so many samples
-    one is taken. A site keeps at least one sample for training, and gives up a class to validation
-    or testing only with `least` samples. What is where depends on labels, sites and the seed alone.
+    Of each class a part gets its share of all samples, and of each site's samples of the class
+    this share, rounded up or down: a class is laid out site by site, in random order, and every so
+    many samples one is taken. A site keeps at least one sample for training, and gives up a class
+    to validation or testing only with `least` samples. What is where depends on labels, sites and
+    the seed alone.
 
     >>> labels, sites = np.arange(60) % 3 == 0, np.arange(60) // 20
     >>> home = site_parts(labels, sites, (0.7, 0.1, 0.2), seed=0)
     >>> [[int((home[sites == site] == part).sum()) for part in range(3)] for site in range(3)]
-    [[14, 2, 4], [14, 2, 4], [14, 2, 4]]
+    [[14, 1, 5], [14, 3, 3], [14, 2, 4]]
     """
     random = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(19,)))
     turns = random.permutation(int(sites.max(initial=0)) + 1)  # of the sites
