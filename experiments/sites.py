@@ -49,6 +49,7 @@ RUNS = [
     for optimizer, shards, methods in (
         ("sgd", "even", ("plain", "both")),
         ("sgd", "classes", ("plain", "weighted", "both")),
+        ("sgd", "labels", ("plain", "both")),
         ("adam", "even", ("plain", "both")),
         ("adam", "classes", ("plain", "weighted", "both")),
         ("adam", "labels", ("plain", "weighted", "both")),
