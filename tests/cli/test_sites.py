@@ -246,3 +246,46 @@ def test_each_site_is_left_out_in_turn_also_after_a_kill(source, codauc, tmp_pat
     code, _, error = codauc("train", source, *EACH, "--out", out)
     assert code == 2
     assert "already holds runs" in error
+    config = (out / "config.toml").read_bytes()
+    for more, message in (
+        (("--steps", "9"), "--steps is 8 in the run that was saved, 9 here"),
+        (("--test-site", "Bad Tölz"), "holds the runs of --test-site each"),
+    ):
+        code, _, error = codauc("train", "--resume", "--out", out, "--quiet", *more)
+        assert code == 2
+        assert message in error
+        assert (out / "config.toml").read_bytes() == config
+    code, _, error = codauc("train", source, *BY_SITE, "--out", out)
+    assert code == 2
+    assert "already holds a run" in error
+
+
+def test_the_directory_of_one_run_is_not_taken_for_each_site(source, codauc, ended):
+    out = ended[1].path
+    config = (out / "config.toml").read_bytes()
+    code, _, error = codauc("train", "--resume", "--out", out, "--test-site", "each")
+    assert code == 2
+    assert "holds one run, not those of --test-site each" in error
+    assert (out / "config.toml").read_bytes() == config
+
+
+def test_a_group_is_not_both_at_the_test_site_and_trained_on(source, codauc, tmp_path):
+    more = ("--test-site", "Bad Tölz", "--group", "dose", "--out", tmp_path / "r")
+    code, _, error = codauc("train", source, *BY_SITE, *more)
+    assert code == 2
+    assert "9 groups have rows of the site and of others" in error
+
+
+def test_a_site_that_is_left_out_has_no_drift(source, tmp_path):
+    how = {"target": "sick", "silo": "the site", "steps": 8, "sync_every": 4, "evaluations": 2}
+    summary = codauc.train(source, tmp_path / "r", test_site="Bad Tölz", **how)
+    without = {site["name"] for site in summary["sites"] if site.get("drift") is None}
+    assert without == {"Bad Tölz"}
+
+
+def test_each_site_is_refused_where_a_site_is_called_each(codauc, tmp_path):
+    source = write(tmp_path / "s.csv", {"each": 40, "other": 40})
+    code, _, error = codauc("train", source, *EACH, "--out", tmp_path / "r")
+    assert code == 2
+    assert "a site in 'the site' has that name" in error
+    assert "left_out" not in error

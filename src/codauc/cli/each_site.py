@@ -11,7 +11,7 @@ from codauc._internal.text_table import table
 from codauc.cli.options import parsers
 from codauc.cli.output import say, say_json
 from codauc.cli.setting_options import in_options
-from codauc.runs.directory import REPORT
+from codauc.runs.directory import EVERY, REPORT
 from codauc.runs.settings import RunSettings
 
 _OF_ONE_RUN = ("tensorboard", "profile", "callback")
@@ -20,7 +20,6 @@ _OF_ONE_RUN = ("tensorboard", "profile", "callback")
 def each_site(settings: RunSettings, options: dict[str, Any]) -> int:
     """Train with all sites and without each of them; print what leaving one out costs."""
     from codauc.report.site_cards import LEFT_OUT_HEADER, left_out_rows
-    from codauc.training.left_out import EVERY
     from codauc.training.left_out import each_site as run
 
     refused = next((name for name in _OF_ONE_RUN if options[name]), None)

@@ -42,6 +42,7 @@ VALIDATION = "validation_scores.npz"
 COLUMNS = "columns.json"
 IMPORTANCE, MISTAKES = "importance.json", "mistakes.json"
 BASELINES, LEFT_OUT = "baselines.json", "left_out.json"
+EVERY = "all"  # below a directory of left-out sites: the run in which all sites take part
 _RESULTS = (
     *(SUMMARY, SCORES, REPORT, PROFILE, TRACE, IMPORTANCE, MISTAKES, BASELINES, VALIDATION),
     LEFT_OUT,

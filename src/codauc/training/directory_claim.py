@@ -8,7 +8,7 @@ from pathlib import Path
 
 from codauc.report.run_page import page
 from codauc.runs.checkpoints import clear, from_one
-from codauc.runs.directory import CHECKPOINTS, FAULTS, METRICS, MODEL, REPORT, RunFolder
+from codauc.runs.directory import CHECKPOINTS, EVERY, FAULTS, METRICS, MODEL, REPORT, RunFolder
 from codauc.runs.settings import CONFIG
 from codauc.workers.agreement import together
 from codauc.workers.group import Group
@@ -16,11 +16,16 @@ from codauc.workers.group import Group
 _OUTLIVED = 15.0  # seconds in which a killed run's workers end
 
 
+def of_several(folder: RunFolder) -> bool:
+    """Whether it holds the runs of `--test-site each`, in directories below it."""
+    return not folder.begun and (folder / CONFIG).exists() and (folder / EVERY / CONFIG).exists()
+
+
 def check_free(folder: RunFolder, *, overwrite: bool) -> None:
     """Refuse a directory that holds a run, unless it may be overwritten."""
     if folder.path.exists() and not folder.path.is_dir():
         raise ValueError(f"{folder.path} is a file: expected a directory for the run.")
-    if folder.begun and not overwrite:
+    if (folder.begun or of_several(folder)) and not overwrite:
         raise ValueError(
             f"out={folder.path} already holds a run: expected another directory; choose one, or "
             "use resume=True to continue the existing run, or overwrite=True to lose it."

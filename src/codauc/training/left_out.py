@@ -12,13 +12,14 @@ from numpy.typing import NDArray
 
 from codauc._internal.progress import status
 from codauc.data.opening import sites_of
-from codauc.data.row_sites import SiteCount
+from codauc.data.row_sites import EACH, SiteCount
 from codauc.metrics.auc_difference import paired_auc_difference
 from codauc.metrics.auc_values import auc_interval
 from codauc.report.run_page import page
 from codauc.runs.checkpoints import clear
 from codauc.runs.directory import (
     CHECKPOINTS,
+    EVERY,
     FAULTS,
     LEFT_OUT,
     METRICS,
@@ -27,10 +28,9 @@ from codauc.runs.directory import (
     RunFolder,
 )
 from codauc.runs.settings import CONFIG, RunSettings
-from codauc.training.directory_claim import check_free, new_directory
+from codauc.training.directory_claim import check_free, new_directory, of_several
+from codauc.training.run_state import check_settings
 from codauc.training.train_call import train
-
-EVERY = "all"  # the directory of the run in which all sites take part
 
 
 @dataclass(frozen=True)
@@ -85,6 +85,11 @@ def each_site(
         words: turns messages that name arguments into those of another way in.
     """
     counts = sites_of(settings.data)
+    if any(site.name == EACH for site in counts):
+        raise ValueError(
+            f"test_site={EACH!r} means every site in turn, and a site in {settings.data.silo!r} "
+            "has that name: expected other names; rename the site."
+        )
     tested = [site for site in counts if 0 < site.positives < site.samples]
     plan = {EVERY: settings.with_changes("data", test_site=None)}
     for name, site in zip(_directories(tested), tested, strict=True):
@@ -114,12 +119,23 @@ def _claimed(
 ) -> RunFolder:
     """The directory of all runs, with the settings that continue them."""
     folder = RunFolder(new_directory(settings.data.source) if out is None else out)
-    check_free(folder, overwrite=overwrite or resume)
-    if (folder / CONFIG).exists() and not (resume or overwrite):
+    if of_several(folder) and not (resume or overwrite):
         raise ValueError(
             f"out={folder.path} already holds runs: expected another directory; choose one, or "
             "use resume=True to continue them, or overwrite=True to lose them."
         )
+    check_free(folder, overwrite=overwrite or resume)
+    if resume and folder.begun:
+        raise ValueError(
+            f"out={folder.path} holds one run, not those of test_site={EACH!r}: expected the "
+            "directory of those; choose another one."
+        )
+    if resume and of_several(folder):
+        saved = (folder / CONFIG).read_text(encoding="utf-8")
+        check_settings(RunSettings.from_toml(saved, str(folder / CONFIG), trust=True), settings)
+    if overwrite:
+        folder.remove_results(CONFIG, METRICS, MODEL, FAULTS)
+        clear(folder / CHECKPOINTS)
     folder.path.mkdir(parents=True, exist_ok=True)
     folder.write(CONFIG, settings.to_toml())
     return folder

@@ -201,6 +201,11 @@ def check_same(saved: SavedRun, settings: RunSettings, data: Mapping[str, Any]) 
     _compare("", there, here)
 
 
+def check_settings(saved: RunSettings, settings: RunSettings) -> None:
+    """Raise if settings differ that must stay as they are when a run is resumed."""
+    _compare("", _fixed(asdict(saved)), _fixed(asdict(settings)))
+
+
 def _fixed(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The settings that must stay as they are when a run is resumed, by their full names."""
     found: dict[str, Any] = {}

@@ -77,7 +77,8 @@ def sites_at_end(
         return []
     mine = []
     for name, rows in _own(opened):
-        found = replace(_counted(name, group.rank, rows, least), drift=drift)
+        trained = len(_places(opened.train, name)) > 0  # not a site that is left out for the test
+        found = replace(_counted(name, group.rank, rows, least), drift=drift if trained else None)
         mine.append(found if scores is None else _tested(found, opened.test, rows, scores, least))
     return _of_all(mine, group, "evaluate")
 

@@ -17,7 +17,7 @@ from codauc.runs.directory import RunFolder
 from codauc.runs.named_settings import settings_by_name
 from codauc.runs.settings import RunSettings
 from codauc.training.callbacks import Callback
-from codauc.training.directory_claim import check_free, new_directory
+from codauc.training.directory_claim import check_free, new_directory, of_several
 from codauc.training.profiler import prepare
 from codauc.training.run import Job, restarts, start
 from codauc.training.site_choice import with_workers
@@ -73,6 +73,11 @@ def train(
         )
     if resume and (overwrite or out is None):
         raise ValueError("resume=True: expected out, the run's directory, and no overwrite.")
+    if out is not None and resume and of_several(RunFolder(out)):
+        raise ValueError(
+            f"out={out} holds the runs of test_site='each': expected the directory of one run; "
+            "choose one of those below it, or use test_site='each' to continue them all."
+        )
     if out is not None and not resume and not restarts():
         check_free(RunFolder(out), overwrite=overwrite)
     _check_own(chosen)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from codauc._internal.checks import listed
@@ -144,6 +145,8 @@ class WorkerRows:
         if request.split is not None:
             self.by = split_values(self.opened, request.split)
             by = None if self.by is None else self.by[kept.numpy()]
+            if by is not None and request.test_site is not None:
+                _check_groups(request.test_site, self.by[test.numpy()], by)
             sites = None if which is None or by is not None else which[kept].numpy()
             least = request.least_samples or 0
             found = request.split.parts(labels[kept], by, sites, least)
@@ -176,6 +179,17 @@ def _check_test_site(name: str, test: Tensor, others: Tensor) -> None:
                 f"{'positive' if positives else 'negative'}; expected both classes, which an AUC "
                 "needs; name another site, or join sites under one name."
             )
+
+
+def _check_groups(name: str, test: NDArray[Any], others: NDArray[Any]) -> None:
+    """Raise where a group would be both tested and trained on."""
+    both = len(np.intersect1d(test, others))
+    if both:
+        raise ValueError(
+            f"test_site={name!r} with group: {both} groups have rows of the site and of others, "
+            "and would be in training and in the test; expected each group at one site; leave one "
+            "of the two out."
+        )
 
 
 def _weights(opened: RowSource, weight: Any, labels: Tensor | None) -> Floats:
