@@ -165,6 +165,13 @@ def test_every_message_of_a_run_is_in_the_list_and_no_larger(kind, source, messa
         assert size <= largest(known, parameters), (origin, shape, known)
 
 
+def test_the_interval_of_the_auc_includes_what_counts_leave_open(source, tmp_path):
+    found = codauc.train(source, tmp_path / "run", **QUICK, **KINDS["least"])
+    assert found["auc_bound"] > 0.01
+    assert found["auc_low"] <= max(0.0, found["test_auc"] - found["auc_bound"])
+    assert found["auc_high"] >= min(1.0, found["test_auc"] + found["auc_bound"])
+
+
 def test_with_counts_no_row_of_a_site_is_told_of(source, messages, tmp_path):
     codauc.train(source, tmp_path / "run", **QUICK, **KINDS["counts"])
     origins = {origin for _, origin, *_ in messages}

@@ -101,7 +101,11 @@ def outcome_lines(summary: Mapping[str, Any]) -> list[str]:
 def _counted(summary: Mapping[str, Any]) -> str:
     """By how much the AUC may be off, where scores left their workers as counts alone."""
     bound = summary.get("auc_bound")
-    return "" if bound is None else f" By counts of scores: off by at most {bound:.2g}."
+    if bound is None:
+        return ""
+    return (
+        f" By counts of scores the AUC is off by at most {bound:.2g}, which the interval includes."
+    )
 
 
 def _site_lines(summary: Mapping[str, Any]) -> list[str]:

@@ -98,10 +98,11 @@ class Trained:
         auc = None
         if test is not None:
             auc = weighted_auc_interval(test.scores, test.labels, test.weights, test.groups)
+        off = 0.0 if test is None or test.bound is None else test.bound  # either way
         return {
             "test_auc": None if auc is None else auc.value,
-            "auc_low": None if auc is None else auc.low,
-            "auc_high": None if auc is None else auc.high,
+            "auc_low": None if auc is None else max(0.0, auc.low - off),
+            "auc_high": None if auc is None else min(1.0, auc.high + off),
             **({} if test is None or test.bound is None else {"auc_bound": test.bound}),
             "average_precision": None
             if test is None
