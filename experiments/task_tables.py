@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from task_data import CHOSEN, HELD_OUT, SMALL
+from task_data import CHOSEN, FRESH, HELD_OUT, SMALL
 from task_results import RESULTS, Result, read
 
 from codauc._internal.text_table import table as as_table
@@ -23,6 +23,7 @@ OURS = "codauc"
 OTHERS = ("before", "bce", "logistic", "catboost")
 SIMPLER = ("before", "bce", "logistic")  # no task may be far below the best of these
 RARE = 50  # with fewer positives the AUC of a split is mostly chance: more splits
+_ALL = (*CHOSEN, *HELD_OUT, *FRESH)
 _FAR = 0.01  # below which a loss does not count, whatever its error
 
 
@@ -43,7 +44,7 @@ class Found:
 
     def rare(self) -> list[str]:
         """Tasks with fewer than 50 positives."""
-        names = self.tasks((*CHOSEN, *HELD_OUT))
+        names = self.tasks(_ALL)
         return [name for name in names if self.facts[name]["positives"] < RARE]
 
     def mean(self, task: str, method: str) -> float:
@@ -102,21 +103,31 @@ def _header(methods: Sequence[str]) -> list[str]:
 
 
 def all_tasks(found: Found) -> str:
-    """Both halves, and what is asked of them."""
-    rows = comparison(found, CHOSEN, last="mean of chosen")
-    rows += comparison(found, HELD_OUT, last="mean of held out")
+    """All parts, and what is asked of them."""
+    parts = {"chosen": CHOSEN, "held out": HELD_OUT, "fresh": FRESH}
+    rows = []
+    for name, tasks in parts.items():
+        if found.tasks(tasks):
+            rows += comparison(found, tasks, last=f"mean of {name}")
     lines = [as_table(_header(OTHERS), rows), ""]
-    tasks = found.tasks((*CHOSEN, *HELD_OUT))
+    for name, tasks in {"all": _ALL, **parts}.items():
+        lines += _level(found, name, found.tasks(tasks))
+    return "\n".join(lines)
+
+
+def _level(found: Found, name: str, tasks: Iterable[str]) -> list[str]:
+    """The mean difference to each method, and on how many tasks the default is level or above."""
+    lines = []
     for method in OTHERS:
         gaps = _task_means(found, tasks, method)
         if len(gaps):
             level = int((gaps >= -0.00005).sum())
-            lines.append(f"{method}: {gap_text(gaps)} over {len(gaps)} tasks; level or above on "
-                         f"{level}")  # fmt: skip
-    return "\n".join(lines)
+            lines.append(f"{name}, {method}: {gap_text(gaps)} over {len(gaps)} tasks; level or "
+                         f"above on {level}")  # fmt: skip
+    return lines
 
 
-def behind(found: Found, names: Iterable[str] = (*CHOSEN, *HELD_OUT)) -> str:
+def behind(found: Found, names: Iterable[str] = _ALL) -> str:
     """Tasks on which the default is more than max(0.01, two se) below the best simpler method.
 
     Which is the best is said by the means over the splits that it shares with the default. Of one

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from task_data import CHOSEN, HELD_OUT, SMALL, TASKS, load, splits
+from task_data import CHOSEN, FRESH, HELD_OUT, SMALL, TASKS, load, splits
 from task_files import Task, divide, fetch
 from task_results import RESULTS, Result, append, key, read
 from task_tables import RARE, tables
@@ -32,7 +32,12 @@ from task_tables import RARE, tables
 from codauc._internal.progress import Progress
 
 METHODS = ("codauc", "bce", "logistic", "lightgbm", "catboost")
-HALVES = {"chosen": CHOSEN, "held-out": HELD_OUT, "all": tuple(TASKS)}
+PARTS = {
+    "chosen": CHOSEN,
+    "held-out": HELD_OUT,
+    "all": (*CHOSEN, *HELD_OUT),
+    "fresh": FRESH,
+}
 # The default recipe with one thing changed. What is not of the recipe is of the network.
 ABLATION: dict[str, dict[str, Any]] = {
     "codauc": {},
@@ -246,7 +251,7 @@ def main() -> None:
     add = parser.add_argument
     add("--folder", type=Path, required=True, help="for the wheels")
     add("--splits", type=int, help="splits, 75%% for training (10, 5 or 3, by the rows of a task)")
-    add("--half", choices=HALVES, default="chosen", help="of the tasks")
+    add("--half", choices=PARTS, default="chosen", help="of the tasks; all: both; or fresh ones")
     add("--tasks", nargs="+", choices=TASKS, metavar="TASK", help="these instead of a half")
     add("--rare", action="store_true", help=f"tasks of fewer than {RARE} positives; 20 splits")
     add("--ablation", action="store_true", help="the default recipe with one thing changed")
@@ -256,7 +261,7 @@ def main() -> None:
     add("--jobs", type=int, default=2, help="fits side by side")
     options = parser.parse_args()
     fetch(options.folder)
-    names = options.tasks or HALVES[options.half]
+    names = options.tasks or PARTS[options.half]
     methods = {method: {} for method in options.methods}
     if options.ablation:
         names, methods = options.tasks or SMALL, ABLATION
