@@ -58,6 +58,22 @@ def test_workers_take_as_many_steps_with_smaller_batches_where_positives_are_man
     assert several.batch_size == (alone.batch_size // 2 if many else alone.batch_size)
 
 
+@pytest.mark.parametrize(
+    ("samples", "positives", "steps"),
+    [
+        (500, 20, 1000),  # the least
+        (19_999, 250, 1250),  # five for each positive
+        (20_000, 250, 2500),  # ten
+        (40_000, 4000, 4000),  # so many samples
+        (1_000_000, 50_000, 1000),
+        (3_000_000, 50_000, 2930),  # one pass
+    ],
+)
+def test_larger_tables_get_more_steps_but_a_million_rows_one_pass(samples, positives, steps):
+    recipe = resolve(RecipeSettings(), 1, Facts(samples, positives, False, linear=True))
+    assert recipe.steps == steps
+
+
 def test_images_are_shifted_but_not_mirrored_and_tables_neither():
     images = Facts(10_000, 500, images=True)
     found = {name: resolve(RecipeSettings(name), 1, images).augment for name in RECIPES}

@@ -19,8 +19,10 @@ _MANY = 1000  # positives with which cross-entropy counts as much as the min-max
 # steps after the warm start are as large as before
 _FEW = 100  # positives with which the AUC of a network is mostly chance
 _IMAGE_EPOCHS, _IMAGE_DECAY, _IMAGE_WARM_START = 20, 0.5, 0.7
-_EPOCHS, _LEAST_STEPS, _MOST_STEPS = 40, 1000, 3000
-_MOST_SAMPLES = 512_000  # that a run draws, unless it has more
+_EPOCHS, _LEAST_STEPS = 40, 1000
+# At most as many steps, steps for each positive, and samples that are drawn: twice as many of each
+# for tables from `_LARGE` rows on. A table of more samples is seen once all the same.
+_MOST_STEPS, _STEPS_OF_POSITIVE, _MOST_SAMPLES = 3000, 5, 512_000
 _WIDE = 2000  # numbers from which on a table's network has no pieces, most of its weights
 _LARGE = 20_000  # samples from which on it has more of them, if positives are many,
 _LARGER = 50_000  # and from which on passes are few
@@ -106,12 +108,9 @@ def _default(recipe: Recipe, workers: int, facts: Facts) -> Recipe:
     if warm is None:  # logistic regression is a warm start, too
         usual = _IMAGE_WARM_START if facts.images else Recipe.warm_start
         warm = 1.0 if recipe.name == "bce" else 0.0 if linear else usual
-    passes = facts.samples / (batch * _divisor(facts, workers))
-    most = min(_MOST_STEPS, 5 * facts.rarer, _MOST_SAMPLES / facts.samples * passes)
     decay = _IMAGE_DECAY if facts.images else _weight_decay(facts.rarer)
-    epochs = _IMAGE_EPOCHS if facts.images else _EPOCHS
     crossed = facts.crossable and facts.rarer < _MANY
-    total = max(min(epochs * passes, most), _LEAST_STEPS, passes)  # one pass at least
+    total = _steps(facts, batch * _divisor(facts, workers))
     stages, factor = recipe.stages or Recipe.stages, recipe.factor or Recipe.factor
     geometric(1.0, 1, stages, factor=factor)  # refuses what could not be counted
     parts = sum(factor**s for s in range(stages))
@@ -129,6 +128,15 @@ def _default(recipe: Recipe, workers: int, facts: Facts) -> Recipe:
         select="blend" if crossed and linear and facts.rarer < _FEW else Recipe.select,
         min_max_scale=1.0 if plain else math.sqrt(min(1.0, max(1, facts.positives) / _MANY)),
     )
+
+
+def _steps(facts: Facts, batch: float) -> float:
+    """All steps of a run with batches of this size."""
+    much = 2 if facts.samples >= _LARGE and not facts.images else 1
+    epochs = _IMAGE_EPOCHS if facts.images else _EPOCHS
+    most = min(_MOST_STEPS, _STEPS_OF_POSITIVE * facts.rarer, _MOST_SAMPLES / batch)
+    one_pass = facts.samples / batch
+    return max(min(epochs * one_pass, much * most), _LEAST_STEPS, one_pass)
 
 
 def _step_size(rarer: int) -> float:
