@@ -62,8 +62,8 @@ def test_workers_take_as_many_steps_with_smaller_batches_where_positives_are_man
     ("samples", "positives", "steps"),
     [
         (500, 20, 1000),  # the least
-        (19_999, 250, 1250),  # five for each positive
-        (20_000, 250, 2500),  # ten
+        (9_999, 250, 1250),  # five for each positive
+        (10_000, 250, 2500),  # ten
         (40_000, 4000, 4000),  # so many samples
         (1_000_000, 50_000, 1000),
         (3_000_000, 50_000, 2930),  # one pass

@@ -21,10 +21,11 @@ _FEW = 100  # positives with which the AUC of a network is mostly chance
 _IMAGE_EPOCHS, _IMAGE_DECAY, _IMAGE_WARM_START = 20, 0.5, 0.7
 _EPOCHS, _LEAST_STEPS = 40, 1000
 # At most as many steps, steps for each positive, and samples that are drawn: twice as many of each
-# for tables from `_LARGE` rows on. A table of more samples is seen once all the same.
+# for tables from `_LONGER` rows on. A table of more samples is seen once all the same.
 _MOST_STEPS, _STEPS_OF_POSITIVE, _MOST_SAMPLES = 3000, 5, 512_000
 _WIDE = 2000  # numbers from which on a table's network has no pieces, most of its weights
-_LARGE = 20_000  # samples from which on it has more of them, if positives are many,
+_LONGER = 10_000  # samples from which on a table's run is longer,
+_LARGE = 20_000  # from which on it has more of them, if positives are many,
 _LARGER = 50_000  # and from which on passes are few
 _LAST_SIDE = 4.5  # pixels after the last block of a network for images
 _WIDTHS = (16, 32, 64, 128, 128)  # of its blocks
@@ -132,7 +133,7 @@ def _default(recipe: Recipe, workers: int, facts: Facts) -> Recipe:
 
 def _steps(facts: Facts, batch: float) -> float:
     """All steps of a run with batches of this size."""
-    much = 2 if facts.samples >= _LARGE and not facts.images else 1
+    much = 2 if facts.samples >= _LONGER and not facts.images else 1
     epochs = _IMAGE_EPOCHS if facts.images else _EPOCHS
     most = min(_MOST_STEPS, _STEPS_OF_POSITIVE * facts.rarer, _MOST_SAMPLES / batch)
     one_pass = facts.samples / batch
