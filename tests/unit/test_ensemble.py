@@ -20,7 +20,7 @@ from codauc.training.crossed import crossed, member_weights
 from codauc.training.linear_start import start_linear_models
 from codauc.training.recipe import Facts, resolve
 from codauc.training.time_budget import within_budget
-from codauc.training.validation import Validation, scores_of
+from codauc.training.validation import Validation, levelled, scores_of
 from codauc.workers.group import LocalGroup
 
 
@@ -135,6 +135,26 @@ def test_rows_of_a_group_are_in_one_fold():
     data = crossed(opened(x, y, groups), settings(), LocalGroup())
     pairs = set(zip(data.train.groups.tolist(), data.train.folds.tolist(), strict=True))
     assert len(pairs) == len({group for group, _ in pairs})
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_where_the_zero_of_a_member_is_does_not_change_crossed_scores(workers):
+    rng = np.random.default_rng(0)
+    folds, scores = rng.integers(4, size=300), rng.normal(size=300)  # no row in the fifth
+    shifted = scores + np.array([5.0, -3.0, 0.0, 100.0, 1.0])[folds]
+
+    def found(group):
+        mine = slice(group.rank, None, group.size)
+        return [levelled(each[mine], folds[mine], 5, group) for each in (scores, shifted)]
+
+    results = codauc.launch(found, workers=workers, simulate=True)
+    plain, moved = (np.empty(300) for _ in range(2))
+    for rank, (one, other) in enumerate(results):
+        plain[rank::workers], moved[rank::workers] = one, other
+    assert np.ptp(moved - plain) < 1e-12
+    for fold in range(4):
+        assert np.ptp((plain - scores)[folds == fold]) < 1e-12  # no row of a fold changes places
+        assert plain[folds == fold].mean() == pytest.approx(scores.mean(), abs=1e-12)
 
 
 def test_folds_do_not_depend_on_the_number_of_workers():

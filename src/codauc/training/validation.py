@@ -209,6 +209,7 @@ class Validation:
     def __init__(self, opt: PPDSG, part: Part | None, group: Group, settings: RunSettings) -> None:
         recipe = settings.recipe
         self.model, self.part, self.group = opt.model, part, group
+        self.members = settings.model.arguments.get("members", 1)
         self.window = Window(opt) if recipe.average == "window" else None
         self.shared = None if part is None else shared_scores(part, group, settings.data)
         counted = isinstance(self.shared, CountedScores)
@@ -257,7 +258,10 @@ class Validation:
         """What this worker keeps of the model's scores, and the drift of all."""
         assert self.part is not None
         assert self.shared is not None
-        scores = self.shared.kept(scores_of(self.model, self.part))
+        own = scores_of(self.model, self.part)
+        if self.part.folds is not None:
+            own = levelled(own, self.part.folds.numpy(), self.members, self.group)
+        scores = self.shared.kept(own)
         if self.group.size == 1:
             return scores, None
         drifts = gathered(np.array([np.nan if drift is None else drift]), self.group)
@@ -275,6 +279,23 @@ def scores_of(model: nn.Module, part: Part) -> NDArray[Any]:
     for member in np.unique(part.folds.numpy()).tolist():
         rows = (part.folds == member).nonzero().flatten()
         found[rows.numpy()] = logits_of(_Member(model, member), part.x[rows])
+    return found
+
+
+def levelled(scores: NDArray[Any], folds: NDArray[Any], members: int, group: Group) -> NDArray[Any]:
+    """Scores by several members, each of its own fold, with the mean of all in every fold.
+
+    Folds are alike, but members need not agree on where 0 is: their mean is what is used in the
+    end, and no pair of two members' scores should count for a difference of theirs.
+    """
+    sums = torch.zeros(2, members, dtype=torch.float64)
+    sums[0] = torch.from_numpy(np.bincount(folds, scores, members))
+    sums[1] = torch.from_numpy(np.bincount(folds, minlength=members))
+    group.sum_(sums, "evaluate")
+    totals, counts = sums.numpy()
+    with np.errstate(invalid="ignore"):  # of scores that are not finite nobody makes use
+        shifts = totals.sum() / max(1.0, counts.sum()) - totals / np.maximum(1.0, counts)
+        found: NDArray[Any] = (scores + shifts[folds]).astype(scores.dtype)
     return found
 
 
