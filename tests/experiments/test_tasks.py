@@ -131,7 +131,7 @@ def test_a_table_pairs_the_splits_that_two_methods_share():
     assert "+0.0200 (0.0100) [2]" in lines[2]
     assert "+0.0000 (0.0000)" in lines[3]
     assert "+0.0100 (0.0100)" in lines[4]  # the mean over tasks
-    assert lines[-1] == "bce: +0.0100 (0.0100) over 2 tasks; level or above on 2"
+    assert lines[-1] == "chosen, bce: +0.0100 (0.0100) over 2 tasks; level or above on 2"
 
 
 @pytest.mark.parametrize(
