@@ -1,7 +1,7 @@
 """The default for images beside what it was before, and beside cross-entropy with all else alike.
 
     python experiments/images.py --fashion DIR --cifar DIR --out images.jsonl
-    python experiments/images.py --fashion DIR --cifar DIR --out images.jsonl --seeds 0 1 2 --rare
+    python experiments/images.py --fashion DIR --cifar DIR --out images.jsonl --tasks "coats, 2%" --seeds 0 1 2
 
 Each task is a class, or two, of Fashion-MNIST (28 x 28, grey) or CIFAR-10 (32 x 32, colour) against
 the rest: 4,400 images drawn by the seed, positives thinned to a share, of which 15% choose the
@@ -132,20 +132,21 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="file of results")
     parser.add_argument("--seeds", type=int, nargs="*", default=[0])
     parser.add_argument("--methods", nargs="+", default=METHODS, choices=METHODS)
-    parser.add_argument("--chosen", action="store_true", help="the tasks of the choice")
-    parser.add_argument("--rare", action="store_true", help="only tasks with 2%% positives")
+    known = CHOSEN | HELD_OUT
+    parser.add_argument("--tasks", nargs="+", default=list(HELD_OUT), choices=known, metavar="TASK",
+                        help="expected: " + "; ".join(known).replace("%", "%%"))  # fmt: skip
     options = parser.parse_args()
     torch.set_num_threads(1)
     data = {"fashion": fashion_mnist(options.fashion), "cifar": cifar10(options.cifar)}
-    tasks = CHOSEN if options.chosen else HELD_OUT
     found = {}
     if options.out.exists():
         for line in map(json.loads, options.out.read_text().splitlines()):
             found[line["task"], line["method"], line["seed"]] = line
     for seed in options.seeds:
-        for name, task in tasks.items():
+        for name in options.tasks:
+            task = known[name]
             for method in options.methods:
-                if (name, method, seed) in found or (options.rare and task.share > 0.02):
+                if (name, method, seed) in found:
                     continue
                 line = {"task": name, "method": method, "seed": seed}
                 line |= result(data[task.data], task, method, seed)
