@@ -1,7 +1,7 @@
 """The default for images beside what it was before, and beside cross-entropy with all else alike.
 
     python experiments/images.py --fashion DIR --cifar DIR --out images.jsonl
-    python experiments/images.py --fashion DIR --cifar DIR --out images.jsonl --tasks "coats, 2%" --seeds 0 1 2
+    python experiments/images.py ... --out images.jsonl --tasks "coats, 2%" --seeds 0 1 2
 
 Each task is a class, or two, of Fashion-MNIST (28 x 28, grey) or CIFAR-10 (32 x 32, colour) against
 the rest: 4,400 images drawn by the seed, positives thinned to a share, of which 15% choose the
