@@ -176,7 +176,7 @@ class CommunicationSettings:
     of its square, or "auto": by measured times and drift. `outer` is the step size and the
     momentum of Nesterov's steps along the averaged change of the weights. `averages` is "weights",
     or "gradients" for data parallel training: a message at every step. `correct`, `worker_weight`,
-    `present` and `dual` are for workers whose data differ; see `codauc.CoDA`.
+    `present`, `dual` and `norm` are for workers whose data differ; see `codauc.CoDA`.
     """
 
     workers: int | None = setting(
@@ -208,6 +208,9 @@ class CommunicationSettings:
     dual: str = setting(
         "auto", "estimate of alpha: the mean of the workers', pooled, or auto: pooled where labels "
         "differ between workers ({default})", choices=("auto", "mean", "pooled"))
+    norm: str = setting(
+        "mean", "BatchNorm's statistics: the mean of the workers', or local, each worker's own "
+        "({default})", choices=("mean", "local"))
     timeout: float | None = setting(
         None, "longest wait for another worker (ten times the duration of rounds)",
         metavar="SECONDS", above=0, remedy="it is in seconds")
@@ -229,6 +232,7 @@ class CommunicationSettings:
             outer_step(self.outer)
         ways = {"outer": self.outer, "correct": self.correct, "present": self.present}
         ways["worker_weight"] = None if self.worker_weight == "equal" else self.worker_weight
+        ways["norm"] = None if self.norm == "mean" else self.norm
         for name, value in ways.items():
             if value is not None and self.averages == "gradients":
                 raise ValueError(

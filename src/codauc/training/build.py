@@ -38,6 +38,7 @@ from codauc.training.recipe import (
     shift_of,
     table_network,
 )
+from codauc.training.shared_ranges import rows_of_all
 from codauc.workers.agreement import together
 from codauc.workers.group import Group
 
@@ -257,6 +258,7 @@ def make_engine(
         correct=ways.correct,
         weight=ways.worker_weight,
         present=present,
+        norm=ways.norm,
         shards=part.counts,
     )
     if group.size > 1:
@@ -268,12 +270,14 @@ def make_trained(
     settings: RunSettings, part: Part, group: Group, ratio: float, model: nn.Module | None
 ) -> PPDSG:
     """The network with its loss and optimizer; the arguments are those of `make_engine`."""
-    device = usable_device(settings.device)
+    device, x = usable_device(settings.device), as_rows(part.x)
+    shared = None if model is not None else _shared_rows(settings, x, group)
 
     def network() -> nn.Module:
         if model is not None:
             return model
-        x = as_rows(part.x)
+        if shared is not None:
+            return make_model(settings, shared, ratio)
         if settings.data.least_samples is not None:  # edges are values of single rows
             return make_model(settings, _normal_rows(x.gather(torch.tensor([0]))), ratio)
         return make_model(settings, x.gather(_some(x, _EDGE_ROWS, group)), ratio)
@@ -289,6 +293,17 @@ def make_trained(
     loss.one_class_told = settings.communication.dual == "pooled"
     loss.ratio_told = True  # it is the share in all data, whatever the workers draw
     return make_optimizer(trained, loss, settings.recipe)
+
+
+def _shared_rows(settings: RunSettings, x: Rows, group: Group) -> Tensor | None:
+    """Rows by which ranges are set, where those of worker 0 alone do not stand for all."""
+    data, chosen = settings.data, settings.model
+    dealt = not (data.own or data.silo is not None or data.skew is not None)
+    if group.size == 1 or dealt or data.least_samples is not None:
+        return None
+    if chosen.name not in _TABLES or not chosen.arguments.get("pieces"):
+        return None
+    return rows_of_all(x, chosen.arguments["numbers"], group)
 
 
 def _normal_rows(like: Tensor) -> Tensor:

@@ -28,6 +28,7 @@ from codauc.runs.directory import (
     IMPORTANCE,
     MISTAKES,
     MODEL,
+    OF_WORKER,
     PROFILE,
     REPORT,
     TRACE,
@@ -45,7 +46,13 @@ from codauc.training.directory_claim import claimed, complete_end
 from codauc.training.loop import Trained, fit
 from codauc.training.profiler import Clock
 from codauc.training.run_state import SavedRun, check_same, identity, unpacked, usable
-from codauc.training.site_choice import check_least_samples, site_lines, with_choices
+from codauc.training.site_choice import (
+    check_least_samples,
+    check_norm,
+    models_differ,
+    site_lines,
+    with_choices,
+)
 from codauc.training.site_results import sites_at_start
 from codauc.training.threads import own_threads
 from codauc.training.time_budget import within_budget
@@ -238,6 +245,11 @@ class WorkerRun:
                 f"{workers} workers in place of {found.size}, whose scores stay with them: "
                 "expected the same workers, as another one has no scores of earlier models."
             )
+        if models_differ(given) and found.size != workers:
+            raise ValueError(
+                f"{workers} workers in place of {found.size}, each with a scaling or statistics of "
+                "its own: expected the same workers, as others have none."
+            )
         return resolve_settings(replace(resolved, device=given.device), self.opened, workers)
 
     def _callbacks(self, found: Found | None) -> list[Callback]:
@@ -294,18 +306,19 @@ class WorkerRun:
         sites = trained.sites(self.opened, test, self.group)
 
         def write() -> dict[str, Any] | None:
-            if self.group.rank:
+            folder, rank = self.folder, self.group.rank
+            if not rank or models_differ(trained.settings):
+                save_model(
+                    folder / (OF_WORKER.format(rank) if rank else MODEL),
+                    trained.model,
+                    self.opened.encoder,
+                    trained.calibration,
+                    trained.threshold,
+                )
+            if rank:
                 return None
-            folder = self.folder
             summary = {"run": str(folder.path), **trained.summary(test)}
             summary |= {"sites": sites} if sites else {}
-            save_model(
-                folder / MODEL,
-                trained.model,
-                self.opened.encoder,
-                trained.calibration,
-                trained.threshold,
-            )
             if trained.validation is not None:
                 folder.write_scores(*trained.validation, VALIDATION)
             if test is not None:
@@ -343,9 +356,10 @@ class WorkerRun:
 
 
 def _try_model(settings: RunSettings) -> None:
-    """Raise if the network cannot be made."""
+    """Raise if the network cannot be made, or does not have what the settings are about."""
     with torch.random.fork_rng([]):
-        build(settings.model.name, **settings.model.arguments)
+        model = build(settings.model.name, **settings.model.arguments)
+    check_norm(settings, model)
 
 
 def _launcher_says(name: str) -> int:

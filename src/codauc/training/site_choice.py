@@ -6,6 +6,8 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 
+from torch import Tensor, nn
+
 from codauc._internal.checks import listed
 from codauc._internal.formats import share
 from codauc.algorithm.sites import chosen_dual, labels_differ
@@ -93,9 +95,13 @@ def _method(sites: Sequence[SiteResult], settings: RunSettings) -> str:
         why = f"Shares of positives differ ({share(min(shares))} to {share(max(shares))})"
     dual = "over all sites together" if ways.dual == "pooled" else "as the mean of the sites'"
     steps = "not corrected" if ways.correct is None else f"corrected (correct={ways.correct})"
+    scaling = "all sites together"
+    if settings.data.scale == "own":
+        scaling = "each worker's own rows (data.scale=own)"
+    own = "; BatchNorm's statistics are each worker's own (norm=local)" * (ways.norm == "local")
     return (
         f"{why}: alpha is estimated {dual} (dual={ways.dual}); steps are {steps}; columns are "
-        "scaled by all sites together."
+        f"scaled by {scaling}{own}."
     )
 
 
@@ -122,6 +128,23 @@ def _workers(sites: int, workers: int, settings: RunSettings) -> str:
     shared = "one for each site" if workers == sites else f"for {sites} sites, none of them divided"
     how = "simulated in this process" if settings.communication.simulate else "as processes"
     return f"Workers: {workers}, {shared}, {how}."
+
+
+def models_differ(settings: RunSettings) -> bool:
+    """Whether each worker has a model of its own, by its scaling or its statistics."""
+    return settings.data.scale == "own" or settings.communication.norm == "local"
+
+
+def check_norm(settings: RunSettings, model: nn.Module) -> None:
+    """Raise where statistics are each worker's own in a network that has none."""
+    if settings.communication.norm == "mean":
+        return
+    kept = (getattr(module, "running_mean", None) for module in model.modules())
+    if not any(isinstance(each, Tensor) for each in kept):
+        raise ValueError(
+            f"norm='local' with {settings.model.name}, a network without running statistics: "
+            "expected one with BatchNorm, such as resnet20; leave norm out."
+        )
 
 
 def check_least_samples(settings: RunSettings) -> None:
