@@ -16,7 +16,8 @@ import pytest
 import codauc
 from codauc.runs.directory import RunFolder
 from codauc.runs.settings import CommunicationSettings, RunSettings
-from codauc.training.site_choice import site_lines, with_choices, with_workers
+from codauc.training.recipe import communication_for
+from codauc.training.site_choice import site_lines, unlikeness, with_choices, with_workers
 from codauc.training.site_results import SiteResult
 
 SIZES = {"Bad Tölz": 90, "東京, north": 80, 'the "third"': 60, "all sick": 20, "one": 1}
@@ -58,6 +59,7 @@ def test_each_site_gets_a_worker_and_the_config_says_so(ended):
     _, folder = ended
     ways = tomllib.loads((folder / "config.toml").read_text())["communication"]
     assert (ways["workers"], ways["simulate"], ways["dual"]) == (5, True, "pooled")
+    assert (ways["correct"], ways["worker_weight"]) == ("scaffold", "samples")
 
 
 def test_the_summary_has_every_site_with_its_rows_and_auc(ended):
@@ -102,6 +104,8 @@ def test_what_was_found_and_chosen_is_said_in_three_lines(source, codauc, tmp_pa
     assert said[1] == "Workers: 2, for 5 sites, none of them divided, simulated in this process."
     assert said[2].startswith("Shares of positives differ (")
     assert "--dual pooled" in said[2]
+    assert "workers average every 4 steps, count by their samples (--worker-weight" in said[2]
+    assert "their steps are corrected (--correct scaffold)" in said[2]
 
 
 def test_one_worker_holds_all_sites_and_still_tells_them_apart(source, codauc, tmp_path):
@@ -143,6 +147,32 @@ def test_the_dual_follows_from_the_sites_unless_it_was_said():
     assert with_choices(asked, unlike).communication.dual == "pooled"
     said = asked.with_changes("communication", dual="mean")
     assert with_choices(said, unlike) is said
+
+
+def test_where_labels_differ_workers_average_often_by_samples_and_corrected():
+    def chosen(workers=4, unlike=0.2, recipe=None, **ways):
+        asked = RunSettings().with_changes("communication", **ways)
+        asked = asked.with_changes("recipe", name=recipe) if recipe else asked
+        found = communication_for(asked, workers, unlike)
+        return found.sync_every, found.correct, found.worker_weight
+
+    assert chosen() == (8, "scaffold", "samples")
+    assert chosen(unlike=0.01) == (32, "scaffold", "samples")
+    plain = (32, "none", "equal")
+    assert chosen(unlike=0.0) == chosen(recipe="paper") == chosen(delay=4) == plain
+    assert chosen(averages="gradients") == plain
+    assert chosen(workers=1) == (None, "none", "equal")
+    assert chosen(sync_every=64, correct="none") == (64, "none", "samples")
+    assert chosen(unlike=0.0, worker_weight="samples") == (32, "none", "samples")
+
+
+def test_sites_are_as_unlike_as_their_labels_and_skewed_shards_wholly():
+    like, unlike = sites((500, 100), (500, 103)), sites((500, 100), (500, 300))
+    asked = settings_of("t.csv", silo="the site")
+    assert unlikeness(asked, like) == 0
+    assert unlikeness(asked, unlike) == pytest.approx(1 / 6)
+    assert unlikeness(settings_of("t.csv", skew=0.1), []) == 1
+    assert unlikeness(settings_of("t.csv"), []) == 0
 
 
 def test_many_sites_are_said_by_their_ranges():

@@ -186,7 +186,8 @@ class CommunicationSettings:
         False, "workers simulated in this process, one after the other", metavar="K", common=True)
     sync_every: int | str | None = setting(
         None, "steps between two communication rounds, or theorem, growing[:I], once, qsr[:I], "
-        "auto (32)", metavar="I", common=True, least=1, remedy="use 1 to average after every step")
+        "auto (32; 8 where labels differ between workers)",
+        metavar="I", common=True, least=1, remedy="use 1 to average after every step")
     compress: str | None = setting(
         None, "send fewer bytes per round: weights and moments in 16, 8, 4 or 2 bits",
         metavar="bf16|int8|int4|int2", choices=("bf16", "int8", "int4", "int2"))
@@ -196,12 +197,13 @@ class CommunicationSettings:
     outer: str | None = setting(
         None, "outer step of each round on the averaged change of the weights, such as 0.7,0.9 "
         "(none)", metavar="LR,MOMENTUM")
-    correct: str | None = setting(
-        None, "keep workers whose data differ in one direction, by control variates: scaffold "
-        "(none)", choices=("scaffold",))
+    correct: str = setting(
+        "auto", "keep workers whose data differ in one direction, by control variates: scaffold, "
+        "none, or auto: where labels differ between workers ({default})",
+        choices=("auto", "scaffold", "none"))
     worker_weight: str = setting(
-        "equal", "whether workers count alike or by their samples ({default})",
-        choices=("equal", "samples"))
+        "auto", "whether workers count alike (equal), by their samples, or auto: by samples where "
+        "labels differ between workers ({default})", choices=("auto", "equal", "samples"))
     present: float | None = setting(
         None, "share of the workers that take part in each period between two rounds, drawn by the "
         "seed (all)", metavar="SHARE", above=0, below=None, remedy="use for example 0.7")
@@ -230,9 +232,10 @@ class CommunicationSettings:
             raise ValueError(f"present={self.present:g}: expected at most 1, which is all workers.")
         if self.outer is not None:
             outer_step(self.outer)
-        ways = {"outer": self.outer, "correct": self.correct, "present": self.present}
-        ways["worker_weight"] = None if self.worker_weight == "equal" else self.worker_weight
-        ways["norm"] = None if self.norm == "mean" else self.norm
+        ways: dict[str, Any] = {"outer": self.outer, "present": self.present}
+        plain = ("auto", "none", "equal", "mean")
+        for name in ("correct", "worker_weight", "norm"):
+            ways[name] = None if getattr(self, name) in plain else getattr(self, name)
         for name, value in ways.items():
             if value is not None and self.averages == "gradients":
                 raise ValueError(

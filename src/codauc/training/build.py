@@ -30,8 +30,8 @@ from codauc.runs.settings import ModelSettings, Recipe, RunSettings, outer_step
 from codauc.training.crossed import can_cross, member_weights
 from codauc.training.linear_start import start_linear_models
 from codauc.training.recipe import (
-    SYNC_EVERY,
     Facts,
+    communication_for,
     image_network,
     plain_network,
     resolve,
@@ -50,11 +50,17 @@ _LINEAR_DECAY = 0.1  # of the networks' weight decay, for the linear models besi
 
 
 def resolve_settings(
-    settings: RunSettings, opened: DataSet, workers: int, *, own_model: bool = False
+    settings: RunSettings,
+    opened: DataSet,
+    workers: int,
+    unlike: float = 0.0,
+    *,
+    own_model: bool = False,
 ) -> RunSettings:
     """The settings with everything decided that was left open.
 
-    With `own_model` a network that the settings do not know is trained in place of theirs.
+    With `own_model` a network that the settings do not know is trained in place of theirs. `unlike`
+    says how far labels differ between sites, from 0 to 1.
     """
     model = _network(settings.model, opened, settings.recipe.name)
     crossable = can_cross(opened, settings, model) and not own_model
@@ -87,8 +93,7 @@ def resolve_settings(
     data = settings.data
     if opened.encoder is None:  # by name, as other images may have other classes
         data = replace(data, positive=opened.positive, negative=opened.negative)
-    every = settings.communication.sync_every or (SYNC_EVERY if workers > 1 else None)
-    communication = replace(settings.communication, workers=workers, sync_every=every)
+    communication = communication_for(settings, workers, unlike)
     device = resolve_device(settings.device, processes=workers > 1 and not communication.simulate)
     settings = replace(settings, data=data, model=model, device=device)
     return replace(settings, recipe=recipe, communication=communication)
@@ -255,8 +260,8 @@ def make_engine(
         compress=ways.compress,
         delay=ways.delay,
         outer=outer,
-        correct=ways.correct,
-        weight=ways.worker_weight,
+        correct="scaffold" if ways.correct == "scaffold" else None,
+        weight="samples" if ways.worker_weight == "samples" else "equal",
         present=present,
         norm=ways.norm,
         shards=part.counts,

@@ -50,7 +50,8 @@ from codauc.training.site_choice import (
     check_least_samples,
     check_norm,
     models_differ,
-    site_lines,
+    shard_lines,
+    unlikeness,
     with_choices,
 )
 from codauc.training.site_results import sites_at_start
@@ -106,6 +107,7 @@ class Job:
     callbacks: tuple[Callback, ...]
     words: Callable[[str], str] = str  # of messages that name arguments
     memory: InMemory | None = None  # the data, unless the settings name them
+    unlike: float = 0.0  # how far labels differ between sites, or skewed shards
 
     def work(self, group: Group) -> dict[str, Any] | None:
         """One worker's part; worker 0 writes the files and returns the summary."""
@@ -137,10 +139,11 @@ class Job:
                 self.say(self.words(line))
         data = identity(opened, group)
         sites = sites_at_start(opened, group, self.settings.data.least_samples or 0)
-        job = replace(self, settings=with_choices(self.settings, sites))
-        settings = resolve_settings(job.settings, opened, group.size)
+        unlike = unlikeness(self.settings, sites)
+        job = replace(self, settings=with_choices(self.settings, sites), unlike=unlike)
+        settings = resolve_settings(job.settings, opened, group.size, unlike)
         check_least_samples(settings)
-        for line in site_lines(sites, settings) if group.rank == 0 else ():
+        for line in shard_lines(sites, settings) if group.rank == 0 else ():
             self.say(self.words(line))
         together(group, lambda: _try_model(settings), "start")  # before an existing run is lost
         options = {"resuming": self.resuming, "overwrite": self.overwrite}
@@ -233,7 +236,7 @@ class WorkerRun:
             saved = unpacked(SavedRun, found.base)
             if given.recipe.time_budget is not None:  # which has decided the steps
                 given = given.with_changes("recipe", steps=saved.settings["recipe"]["steps"])
-            resolved = resolve_settings(given, self.opened, found.size)
+            resolved = resolve_settings(given, self.opened, found.size, self.job.unlike)
             check_same(saved, resolved, self.data)
         if given.data.own and found.size != workers:
             raise ValueError(

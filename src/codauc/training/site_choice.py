@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from codauc._internal.checks import listed
 from codauc._internal.formats import share
-from codauc.algorithm.sites import chosen_dual, labels_differ
+from codauc.algorithm.sites import chosen_dual, contingency, labels_differ
 from codauc.data.in_memory import InMemory
 from codauc.data.opening import sites_of
 from codauc.data.row_sites import EACH, site_number
@@ -57,6 +57,18 @@ def with_choices(settings: RunSettings, sites: Sequence[SiteResult]) -> RunSetti
     return settings.with_changes("communication", dual=chosen_dual(_labels(sites)))
 
 
+def unlikeness(settings: RunSettings, sites: Sequence[SiteResult]) -> float:
+    """How far labels differ between sites, or are to differ between shards: from 0 to 1.
+
+    0 where chance explains it. It does not depend on the number of workers, so that a run can be
+    resumed with another one.
+    """
+    labels = _labels(sites)
+    if settings.data.skew is not None:
+        return 1.0
+    return contingency(labels) if labels_differ(labels) else 0.0
+
+
 def _labels(sites: Sequence[SiteResult]) -> list[tuple[int, int]]:
     """Samples and positives of the sites that tell them."""
     return [
@@ -64,6 +76,27 @@ def _labels(sites: Sequence[SiteResult]) -> list[tuple[int, int]]:
         for site in sites
         if site.samples is not None and site.positives is not None
     ]
+
+
+def shard_lines(sites: Sequence[SiteResult], settings: RunSettings) -> list[str]:
+    """What was chosen by sites, or since rows are shared out unevenly."""
+    if settings.data.skew is None or settings.communication.size == 1:
+        return site_lines(sites, settings)
+    skew = settings.data.skew
+    return [f"Rows are shared out unevenly by label (skew={skew:g}): workers {_ways(settings)}."]
+
+
+def _ways(settings: RunSettings) -> str:
+    """How workers whose data differ train together."""
+    ways = settings.communication
+    steps = "not corrected" if ways.correct == "none" else f"corrected (correct={ways.correct})"
+    alike = "alike" if ways.worker_weight == "equal" else "by their samples"
+    every = ways.sync_every
+    often = f"every {every} steps" if isinstance(every, int) else f"by sync_every={every}"
+    return (
+        f"average {often}, count {alike} (worker_weight={ways.worker_weight}), and their "
+        f"steps are {steps}"
+    )
 
 
 def site_lines(sites: Sequence[SiteResult], settings: RunSettings) -> list[str]:
@@ -94,14 +127,13 @@ def _method(sites: Sequence[SiteResult], settings: RunSettings) -> str:
     if differ:
         why = f"Shares of positives differ ({share(min(shares))} to {share(max(shares))})"
     dual = "over all sites together" if ways.dual == "pooled" else "as the mean of the sites'"
-    steps = "not corrected" if ways.correct is None else f"corrected (correct={ways.correct})"
     scaling = "all sites together"
     if settings.data.scale == "own":
         scaling = "each worker's own rows (data.scale=own)"
     own = "; BatchNorm's statistics are each worker's own (norm=local)" * (ways.norm == "local")
     return (
-        f"{why}: alpha is estimated {dual} (dual={ways.dual}); steps are {steps}; columns are "
-        f"scaled by {scaling}{own}."
+        f"{why}: alpha is estimated {dual} (dual={ways.dual}); workers "
+        f"{_ways(settings)}; columns are scaled by {scaling}{own}."
     )
 
 
