@@ -17,7 +17,7 @@ import tomli_w
 from codauc._internal.checks import choice, known_arguments, shown
 from codauc._internal.imports import is_import_path
 from codauc._internal.setting_types import check, setting
-from codauc._internal.sync_periods import named_period
+from codauc._internal.sync_periods import named_period, outer_step
 from codauc._internal.threshold_rules import threshold_rule
 from codauc.data.data_settings import DataSettings
 
@@ -232,12 +232,10 @@ class CommunicationSettings:
             raise ValueError(f"present={self.present:g}: expected at most 1, which is all workers.")
         if self.outer is not None:
             outer_step(self.outer)
-        ways: dict[str, Any] = {"outer": self.outer, "present": self.present}
-        plain = ("auto", "none", "equal", "mean")
-        for name in ("correct", "worker_weight", "norm"):
-            ways[name] = None if getattr(self, name) in plain else getattr(self, name)
-        for name, value in ways.items():
-            if value is not None and self.averages == "gradients":
+        for name in ("outer", "correct", "worker_weight", "present", "norm"):
+            value = getattr(self, name)
+            plain = value in (None, "auto", "none", "equal", "mean")
+            if not plain and self.averages == "gradients":
                 raise ValueError(
                     f"{name}={value!r} where gradients are averaged: expected averages of the "
                     "weights, which it is for; leave it out."
@@ -378,24 +376,6 @@ def _table(name: str, value: Any) -> Any:
     for key in value:
         choice(f"the name in [{name}]", key, tuple(each.name for each in fields(kind)))
     return known_arguments(kind)(**value)
-
-
-def outer_step(text: str) -> tuple[float, float]:
-    """The step size and the momentum of an outer step.
-
-    >>> outer_step("0.7,0.9")
-    (0.7, 0.9)
-    """
-    try:
-        lr, momentum = map(float, text.split(","))
-    except ValueError:
-        lr, momentum = math.nan, math.nan
-    if not (0 < lr < math.inf and 0 <= momentum < 1):
-        raise ValueError(
-            f"outer={text!r}: expected a step size above 0 and a momentum from 0 to below 1 with a "
-            "comma between; use 0.7,0.9, or leave it out for plain averaging."
-        )
-    return lr, momentum
 
 
 def _without_none(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from codauc._internal.sync_periods import outer_step
 from codauc.algorithm.engine import CoDA
 from codauc.algorithm.loss import MinMaxAUCLoss
 from codauc.algorithm.outer_step import Nesterov
@@ -26,7 +27,7 @@ from codauc.models import TabularEnsemble, build
 from codauc.models.pretrained import load_pretrained
 from codauc.models.registry import IN_CHANNELS
 from codauc.models.tabular import TableModel
-from codauc.runs.settings import ModelSettings, Recipe, RunSettings, outer_step
+from codauc.runs.settings import ModelSettings, Recipe, RunSettings
 from codauc.training.crossed import can_cross, member_weights
 from codauc.training.linear_start import start_linear_models
 from codauc.training.recipe import (
