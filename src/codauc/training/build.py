@@ -309,9 +309,10 @@ def _shared_rows(settings: RunSettings, x: Rows, group: Group) -> Tensor | None:
         return None
     if settings.recipe.name == "paper":  # which stays as it was
         return None
-    if chosen.name not in _TABLES or not chosen.arguments.get("pieces"):
+    numbers = chosen.arguments.get("numbers", 0) if chosen.name in _TABLES else 0
+    if not numbers or not chosen.arguments.get("pieces"):
         return None
-    return rows_of_all(x, chosen.arguments["numbers"], group)
+    return rows_of_all(x, numbers, group)
 
 
 def _normal_rows(like: Tensor) -> Tensor:
