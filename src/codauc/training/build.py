@@ -267,6 +267,8 @@ def make_engine(
         norm=ways.norm,
         shards=part.counts,
     )
+    if coda.dual == "pooled":  # in which a worker of one class takes part
+        opt.loss.one_class_told = True
     if group.size > 1:
         coda.watch_drift()
     return coda
@@ -295,8 +297,6 @@ def make_trained(
     # rounds find out whether numbers are finite, so the loss does not
     loss = make_loss(trained, ratio, settings.recipe.mix, validate=False).to(device)
     loss.mean_weight = None if part.weights is None and part.folds is None else 1.0
-    # a worker of one class is said to be one, and takes part in an estimate over all
-    loss.one_class_told = settings.communication.dual == "pooled"
     loss.ratio_told = True  # it is the share in all data, whatever the workers draw
     return make_optimizer(trained, loss, settings.recipe)
 
