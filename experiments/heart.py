@@ -47,11 +47,12 @@ HELD_OUT = 0.25  # of the patients of each hospital and class
 
 # Who trains on what. "own": each hospital alone; the others: one model for all.
 _SITES = {"silo": "hospital", "workers": len(HOSPITALS), "simulate": True}
+_PLAIN = {"correct": "none", "worker_weight": "equal", "sync_every": 32}
 WAYS: dict[str, dict[str, Any]] = {
     "own": {},
     "together": {"drop": ["hospital"]},
+    "plain": {**_SITES, **_PLAIN},
     "sites": _SITES,
-    "corrected": {**_SITES, "correct": "scaffold"},
 }
 
 

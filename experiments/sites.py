@@ -61,20 +61,19 @@ AWAY: dict[str, codauc.Present | None] = {
     "30% away": codauc.Present(0.7),
     "worker 1 gone after 5 rounds": codauc.Present(gone=((1, 5),)),
 }
-TABLES = ("spam", "digits", "page-blocks0", "segment0", "late loans")
+TABLES = ("spam", "digits", "page-blocks0", "car-good", "late loans")
+_PLAIN = {"skew": SPREAD, "worker_weight": "equal", "correct": "none", "sync_every": 32}
+_WEIGHTED, _CORRECTED = {"worker_weight": "samples"}, {"correct": "scaffold"}
 TABLE_WAYS: dict[str, dict[str, Any]] = {
     "even": {},
-    "skewed": {"skew": SPREAD},
-    "weighted": {"skew": SPREAD, "worker_weight": "samples"},
-    "corrected": {"skew": SPREAD, "correct": "scaffold"},
-    "both": {"skew": SPREAD, "worker_weight": "samples", "correct": "scaffold"},
-    "both, I = 8": {
-        "skew": SPREAD,
-        "worker_weight": "samples",
-        "correct": "scaffold",
-        "sync_every": 8,
-    },
-    "skewed, I = 8": {"skew": SPREAD, "sync_every": 8},
+    "plain": _PLAIN,
+    "default": {"skew": SPREAD},
+    "weighted": {**_PLAIN, **_WEIGHTED},
+    "corrected": {**_PLAIN, **_CORRECTED},
+    "both": {**_PLAIN, **_WEIGHTED, **_CORRECTED},
+    "weighted, I = 8": {**_PLAIN, **_WEIGHTED, "sync_every": 8},
+    "corrected, I = 8": {**_PLAIN, **_CORRECTED, "sync_every": 8},
+    "both, I = 16": {**_PLAIN, **_WEIGHTED, **_CORRECTED, "sync_every": 16},
 }
 
 

@@ -16,7 +16,8 @@ import pytest
 import codauc
 from codauc.runs.directory import RunFolder
 from codauc.runs.settings import CommunicationSettings, RunSettings
-from codauc.training.site_choice import site_lines, with_choices, with_workers
+from codauc.training.recipe import communication_for
+from codauc.training.site_choice import site_lines, unlikeness, with_choices, with_workers
 from codauc.training.site_results import SiteResult
 
 SIZES = {"Bad Tölz": 90, "東京, north": 80, 'the "third"': 60, "all sick": 20, "one": 1}
@@ -58,6 +59,7 @@ def test_each_site_gets_a_worker_and_the_config_says_so(ended):
     _, folder = ended
     ways = tomllib.loads((folder / "config.toml").read_text())["communication"]
     assert (ways["workers"], ways["simulate"], ways["dual"]) == (5, True, "pooled")
+    assert (ways["correct"], ways["worker_weight"]) == ("scaffold", "samples")
 
 
 def test_the_summary_has_every_site_with_its_rows_and_auc(ended):
@@ -102,6 +104,8 @@ def test_what_was_found_and_chosen_is_said_in_three_lines(source, codauc, tmp_pa
     assert said[1] == "Workers: 2, for 5 sites, none of them divided, simulated in this process."
     assert said[2].startswith("Shares of positives differ (")
     assert "--dual pooled" in said[2]
+    assert "workers average every 4 steps, count by their samples (--worker-weight" in said[2]
+    assert "their steps are corrected (--correct scaffold)" in said[2]
 
 
 def test_one_worker_holds_all_sites_and_still_tells_them_apart(source, codauc, tmp_path):
@@ -143,6 +147,32 @@ def test_the_dual_follows_from_the_sites_unless_it_was_said():
     assert with_choices(asked, unlike).communication.dual == "pooled"
     said = asked.with_changes("communication", dual="mean")
     assert with_choices(said, unlike) is said
+
+
+def test_where_labels_differ_workers_average_often_by_samples_and_corrected():
+    def chosen(workers=4, unlike=0.2, recipe=None, **ways):
+        asked = RunSettings().with_changes("communication", **ways)
+        asked = asked.with_changes("recipe", name=recipe) if recipe else asked
+        found = communication_for(asked, workers, unlike)
+        return found.sync_every, found.correct, found.worker_weight
+
+    assert chosen() == (8, "scaffold", "samples")
+    assert chosen(unlike=0.01) == (32, "scaffold", "samples")
+    plain = (32, "none", "equal")
+    assert chosen(unlike=0.0) == chosen(recipe="paper") == chosen(delay=4) == plain
+    assert chosen(averages="gradients") == plain
+    assert chosen(workers=1) == (None, "none", "equal")
+    assert chosen(sync_every=64, correct="none") == (64, "none", "samples")
+    assert chosen(unlike=0.0, worker_weight="samples") == (32, "none", "samples")
+
+
+def test_sites_are_as_unlike_as_their_labels_and_skewed_shards_wholly():
+    like, unlike = sites((500, 100), (500, 103)), sites((500, 100), (500, 300))
+    asked = settings_of("t.csv", silo="the site")
+    assert unlikeness(asked, like) == 0
+    assert unlikeness(asked, unlike) == pytest.approx(1 / 6)
+    assert unlikeness(settings_of("t.csv", skew=0.1), []) == 1
+    assert unlikeness(settings_of("t.csv"), []) == 0
 
 
 def test_many_sites_are_said_by_their_ranges():
@@ -289,3 +319,81 @@ def test_each_site_is_refused_where_a_site_is_called_each(codauc, tmp_path):
     assert code == 2
     assert "a site in 'the site' has that name" in error
     assert "left_out" not in error
+
+
+def elsewhere(path, names, off):
+    """Patients of sites whose instruments have another zero and another unit."""
+    rng = np.random.default_rng(1)
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(["age", "dose", "site", "sick"])
+        for row in range(400):
+            place, sick = row % len(names), int(rng.random() < 0.4)
+            age = rng.normal(3 * sick) * (place + 1) + off * place
+            writer.writerow([f"{age:.4f}", rng.integers(9), names[place], sick])
+    return path
+
+
+def test_scaled_by_their_own_rows_sites_measure_as_they_like_and_have_their_own_models(tmp_path):
+    source = elsewhere(tmp_path / "p.csv", "ab", 1000)
+    how = {"target": "sick", "silo": "site", "steps": 60, "evaluations": 2}
+    found = codauc.train(source, tmp_path / "own", scale="own", **how)
+    config = tomllib.loads((tmp_path / "own/config.toml").read_text())
+    assert config["data"]["scale"] == "own"
+    assert min(site["auc"] for site in found["sites"]) > 0.85
+    encoders = [
+        codauc.load_model(tmp_path / "own" / name).encoder.numbers[0]
+        for name in ("model.safetensors", "model-worker-1.safetensors")
+    ]
+    assert [round(age.mean / 100) for age in encoders] == [0, 10]
+    assert encoders[0].std < 0.8 * encoders[1].std
+    codauc.train(source, tmp_path / "own", overwrite=True, **how)
+    assert not (tmp_path / "own/model-worker-1.safetensors").exists()
+
+
+def test_ranges_are_those_of_all_sites_where_rows_are_not_dealt_out(tmp_path):
+    source = elsewhere(tmp_path / "p.csv", "abc", 5)
+    how = {"target": "sick", "steps": 8, "sync_every": 4, "evaluations": 2}
+    edges = []
+    for name, ways in (("one", {}), ("three", {"silo": "site"})):
+        codauc.train(source, tmp_path / name, drop=["site"] * (not ways), **how, **ways)
+        model = codauc.load_model(tmp_path / name / "model.safetensors").model
+        edges.append(model.pieces.starts[0])
+    spread = edges[0].max() - edges[0].min()
+    assert (edges[0] - edges[1]).abs().max() < 0.1 * spread
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--scale", "own"), "--scale own without sites: expected --silo COLUMN"),
+        (("--silo", "the site", "--scale", "own", "--test-site", "one"), "--test-site one"),
+        (("--silo", "the site", "--norm", "local"), "a network without running statistics"),
+        (("--silo", "the site", "--scale", "site"), "expected one of"),
+    ],
+)
+def test_what_a_site_cannot_have_of_its_own_is_refused(source, codauc, options, message, tmp_path):
+    code, _, error = codauc("train", source, *QUICK, *options, "--out", tmp_path / "r")
+    assert code == 2
+    assert message in error
+    assert not (tmp_path / "r").exists()
+
+
+def test_statistics_of_their_own_are_in_the_config_and_in_each_workers_model(tmp_path):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(120, 1, 8, 8)).astype(np.float32)
+    y = np.arange(120) % 3 == 0
+    x[y, :, :4] += 1
+    np.savez(tmp_path / "x.npz", x=x, y=y)
+    how = {"target": "y", "workers": 2, "simulate": True, "steps": 8, "sync_every": 4}
+    how |= {"model": "convnet", "warm_start": 0.0, "evaluations": 2}
+    codauc.train(tmp_path / "x.npz", tmp_path / "r", norm="local", **how)
+    config = tomllib.loads((tmp_path / "r/config.toml").read_text())
+    assert config["communication"]["norm"] == "local"
+    one, two = (
+        codauc.load_model(tmp_path / "r" / name).model.state_dict()
+        for name in ("model.safetensors", "model-worker-1.safetensors")
+    )
+    for name, tensor in one.items():
+        same = "running" not in name
+        assert bool((tensor == two[name]).all()) == same, name

@@ -5,6 +5,7 @@ import os
 import random
 import signal
 import subprocess
+import tomllib
 from contextlib import contextmanager, suppress
 
 import pytest
@@ -105,6 +106,7 @@ WAYS = {
         "worker_weight": "samples",
         "present": 0.6,
     },
+    "statistics of its own": {"workers": 2, "norm": "local", "model": NORMED},
     "outer steps, int8": {"workers": 2, "compress": "int8", "outer": "0.7,0.9"},
 }
 
@@ -123,6 +125,29 @@ def test_a_run_that_was_cut_off_continues_bit_for_bit(way, table, tmp_path):
     resumed = [json.loads(line)["step"] for line in faults if "resumed" in line]
     assert len(set(resumed)) >= (1 if way == "theorem" else len(cuts) - 1)
     assert not (tmp_path / "cut" / "checkpoints").exists()
+
+
+def test_what_skewed_shards_choose_stays_when_other_workers_resume(table, tmp_path):
+    settings = settings_of(table, 3, sync_every=None).with_changes("data", skew=0.2)
+    with pytest.raises(CutOffError):
+        codauc.train(settings, tmp_path / "r", resume=True, callbacks=[Cut(40)])
+    alone = settings.with_changes("communication", workers=1)
+    codauc.train(alone, tmp_path / "r", resume=True)
+    ways = tomllib.loads((tmp_path / "r/config.toml").read_text())["communication"]
+    assert (ways["sync_every"], ways["correct"], ways["worker_weight"]) == (
+        8,
+        "scaffold",
+        "samples",
+    )
+
+
+def test_workers_of_their_own_statistics_stay_as_many(table, tmp_path):
+    settings = settings_of(table, 3, model=NORMED, norm="local")
+    with pytest.raises(CutOffError):
+        codauc.train(settings, tmp_path / "r", resume=True, callbacks=[Cut(40)])
+    fewer = settings.with_changes("communication", workers=2)
+    with pytest.raises(ValueError, match="2 workers in place of 3, each with a scaling"):
+        codauc.train(fewer, tmp_path / "r", resume=True)
 
 
 def test_images_continue_bit_for_bit(tmp_path):

@@ -1,6 +1,8 @@
-"""Steps between two communication rounds, by name."""
+"""What settings say of rounds in words: the steps between two of them, and the outer step."""
 
 from __future__ import annotations
+
+import math
 
 from codauc._internal.checks import choice
 
@@ -26,3 +28,21 @@ def named_period(text: str, names: tuple[str, ...] = PERIODS) -> tuple[str, int]
             f"{name}:{_FIRST[name]}."
         )
     return name, int(first)
+
+
+def outer_step(text: str) -> tuple[float, float]:
+    """The step size and the momentum of an outer step.
+
+    >>> outer_step("0.7,0.9")
+    (0.7, 0.9)
+    """
+    try:
+        lr, momentum = map(float, text.split(","))
+    except ValueError:
+        lr, momentum = math.nan, math.nan
+    if not (0 < lr < math.inf and 0 <= momentum < 1):
+        raise ValueError(
+            f"outer={text!r}: expected a step size above 0 and a momentum from 0 to below 1 with a "
+            "comma between; use 0.7,0.9, or leave it out for plain averaging."
+        )
+    return lr, momentum

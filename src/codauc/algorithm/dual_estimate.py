@@ -21,6 +21,7 @@ from codauc.workers.group import Group
 DUALS = ("mean", "pooled", "auto")
 _DRAWS = 100  # how often a worker draws for a class it has met before
 _FIRST_DRAWS = 3  # and for a class that it never met
+_TIMES = 64  # that each row of a small shard is drawn at most
 
 Forward = Callable[[Any], tuple[Tensor, ...]]
 
@@ -55,7 +56,9 @@ class DualEstimate:
         `modes` tells which submodules are in training mode, as they were in the last step,
         whatever was evaluated since.
         """
-        opt = self.opt
+        opt, shards = self.opt, self.sites.shards
+        if shards is not None:  # batches of a single row are no faster than others
+            samples = min(samples, max(1, _TIMES * shards[self.sites.rank][0]))
         if self.sites.away:
             sums, counts = torch.zeros(2, 2, opt.loss.tasks).to(opt.loss.a)
         else:

@@ -152,14 +152,25 @@ def labels_differ(shards: Sequence[tuple[int, int]]) -> bool:
     >>> labels_differ([(1000, 100), (1000, 200)])
     True
     """
+    samples, free = sum(n for n, _ in shards), sum(n > 0 for n, _ in shards) - 1
+    return samples * contingency(shards) > free + _SURELY * math.sqrt(2 * max(0, free))
+
+
+def contingency(shards: Sequence[tuple[int, int]]) -> float:
+    """How far labels differ between workers, whatever their number: Pearson's mean square.
+
+        phi^2 = sum_k n_k (p_k - p)^2 / (n p (1 - p)),   0: all alike, 1: each has one class alone
+
+    >>> contingency([(100, 50), (100, 50)]), contingency([(100, 100), (300, 0)])
+    (0.0, 1.0)
+    """
     known = [(n, up) for n, up in shards if n]
     samples, positives = sum(n for n, _ in known), sum(up for _, up in known)
-    if len(known) < 2 or positives in (0, samples):
-        return False
+    if positives in (0, samples):
+        return 0.0
     p = positives / samples
     distance = sum((up - n * p) ** 2 / (n * p * (1 - p)) for n, up in known)
-    free = len(known) - 1
-    return distance > free + _SURELY * math.sqrt(2 * free)
+    return distance / samples
 
 
 def chosen_dual(shards: Sequence[tuple[int, int]]) -> str:

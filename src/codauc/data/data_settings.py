@@ -94,6 +94,9 @@ class DataSettings:
     own: bool = setting(
         False,
         "each worker reads a file of its own and keeps all of it; {{rank}} in DATA is its number")
+    scale: str = setting(
+        "all", "whose rows standardise the columns of numbers: those of all workers, or each "
+        "worker's own, for sites that measure differently ({default})", choices=("all", "own"))
     images: str | None = setting(None, "directory of the images that a CSV names", metavar="DIR")
     file_column: str | None = setting(
         None, "column of a CSV that holds the names of image files", metavar="COLUMN")
@@ -118,6 +121,8 @@ class DataSettings:
             self._check_test_site()
         if self.counted_scores or self.least_samples is not None:
             self._check_counts()
+        if self.scale == "own":
+            self._check_scale()
         if self.keep_negatives > 1:
             raise ValueError(
                 f"keep_negatives={self.keep_negatives:g}: expected at most 1, which keeps all."
@@ -141,6 +146,21 @@ class DataSettings:
                 raise ValueError(
                     f"{name}={getattr(self, name)} where scores leave a worker as counts: expected "
                     f"none, as {what} need the score of each row; leave one out."
+                )
+
+    def _check_scale(self) -> None:
+        """Refuse what has no rows of its own to standardise by."""
+        if self.silo is None and not self.own:
+            raise ValueError(
+                "scale='own' without sites: expected silo=COLUMN, or own=True, each worker with a "
+                "file of its own; leave scale out."
+            )
+        for name in ("test", "test_site"):
+            if getattr(self, name) is not None:
+                raise ValueError(
+                    f"scale='own' and {name}={getattr(self, name)!r}: expected test rows of the "
+                    "sites that are trained on, as others have no scaling of their own; leave one "
+                    "of them out."
                 )
 
     def _check_test_site(self) -> None:

@@ -174,6 +174,7 @@ _SHARED = (
     "least_samples",
     "skew",
     "own",
+    "scale",
     "weight",
     "nan",
     "unlabelled",

@@ -37,6 +37,7 @@ from codauc.runs.settings import CONFIG
 METRICS, SUMMARY, FAULTS = "metrics.jsonl", "summary.json", "faults.jsonl"
 CHECKPOINTS = "checkpoints"
 MODEL, SCORES, REPORT = "model.safetensors", "test_scores.npz", "report.html"
+OF_WORKER = "model-worker-{}.safetensors"  # where models differ from worker to worker
 PROFILE, TRACE = "profile.json", "trace.json"
 VALIDATION = "validation_scores.npz"
 COLUMNS = "columns.json"
@@ -146,6 +147,8 @@ class RunFolder:
         """Remove the results of an earlier end."""
         for name in (*_RESULTS, *more):
             (self / name).unlink(missing_ok=True)
+        for path in self.path.glob(OF_WORKER.format("*")):
+            path.unlink(missing_ok=True)
 
     def remove_unbegun(self) -> None:
         """Remove what a run left that failed before its first step; nothing of any other."""

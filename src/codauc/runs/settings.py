@@ -17,7 +17,7 @@ import tomli_w
 from codauc._internal.checks import choice, known_arguments, shown
 from codauc._internal.imports import is_import_path
 from codauc._internal.setting_types import check, setting
-from codauc._internal.sync_periods import named_period
+from codauc._internal.sync_periods import named_period, outer_step
 from codauc._internal.threshold_rules import threshold_rule
 from codauc.data.data_settings import DataSettings
 
@@ -176,7 +176,7 @@ class CommunicationSettings:
     of its square, or "auto": by measured times and drift. `outer` is the step size and the
     momentum of Nesterov's steps along the averaged change of the weights. `averages` is "weights",
     or "gradients" for data parallel training: a message at every step. `correct`, `worker_weight`,
-    `present` and `dual` are for workers whose data differ; see `codauc.CoDA`.
+    `present`, `dual` and `norm` are for workers whose data differ; see `codauc.CoDA`.
     """
 
     workers: int | None = setting(
@@ -186,7 +186,8 @@ class CommunicationSettings:
         False, "workers simulated in this process, one after the other", metavar="K", common=True)
     sync_every: int | str | None = setting(
         None, "steps between two communication rounds, or theorem, growing[:I], once, qsr[:I], "
-        "auto (32)", metavar="I", common=True, least=1, remedy="use 1 to average after every step")
+        "auto (32; 8 where labels differ between workers)",
+        metavar="I", common=True, least=1, remedy="use 1 to average after every step")
     compress: str | None = setting(
         None, "send fewer bytes per round: weights and moments in 16, 8, 4 or 2 bits",
         metavar="bf16|int8|int4|int2", choices=("bf16", "int8", "int4", "int2"))
@@ -196,18 +197,22 @@ class CommunicationSettings:
     outer: str | None = setting(
         None, "outer step of each round on the averaged change of the weights, such as 0.7,0.9 "
         "(none)", metavar="LR,MOMENTUM")
-    correct: str | None = setting(
-        None, "keep workers whose data differ in one direction, by control variates: scaffold "
-        "(none)", choices=("scaffold",))
+    correct: str = setting(
+        "auto", "keep workers whose data differ in one direction, by control variates: scaffold, "
+        "none, or auto: where labels differ between workers ({default})",
+        choices=("auto", "scaffold", "none"))
     worker_weight: str = setting(
-        "equal", "whether workers count alike or by their samples ({default})",
-        choices=("equal", "samples"))
+        "auto", "whether workers count alike (equal), by their samples, or auto: by samples where "
+        "labels differ between workers ({default})", choices=("auto", "equal", "samples"))
     present: float | None = setting(
         None, "share of the workers that take part in each period between two rounds, drawn by the "
         "seed (all)", metavar="SHARE", above=0, below=None, remedy="use for example 0.7")
     dual: str = setting(
         "auto", "estimate of alpha: the mean of the workers', pooled, or auto: pooled where labels "
         "differ between workers ({default})", choices=("auto", "mean", "pooled"))
+    norm: str = setting(
+        "mean", "BatchNorm's statistics: the mean of the workers', or local, each worker's own "
+        "({default})", choices=("mean", "local"))
     timeout: float | None = setting(
         None, "longest wait for another worker (ten times the duration of rounds)",
         metavar="SECONDS", above=0, remedy="it is in seconds")
@@ -227,10 +232,10 @@ class CommunicationSettings:
             raise ValueError(f"present={self.present:g}: expected at most 1, which is all workers.")
         if self.outer is not None:
             outer_step(self.outer)
-        ways = {"outer": self.outer, "correct": self.correct, "present": self.present}
-        ways["worker_weight"] = None if self.worker_weight == "equal" else self.worker_weight
-        for name, value in ways.items():
-            if value is not None and self.averages == "gradients":
+        for name in ("outer", "correct", "worker_weight", "present", "norm"):
+            value = getattr(self, name)
+            plain = value in (None, "auto", "none", "equal", "mean")
+            if not plain and self.averages == "gradients":
                 raise ValueError(
                     f"{name}={value!r} where gradients are averaged: expected averages of the "
                     "weights, which it is for; leave it out."
@@ -371,24 +376,6 @@ def _table(name: str, value: Any) -> Any:
     for key in value:
         choice(f"the name in [{name}]", key, tuple(each.name for each in fields(kind)))
     return known_arguments(kind)(**value)
-
-
-def outer_step(text: str) -> tuple[float, float]:
-    """The step size and the momentum of an outer step.
-
-    >>> outer_step("0.7,0.9")
-    (0.7, 0.9)
-    """
-    try:
-        lr, momentum = map(float, text.split(","))
-    except ValueError:
-        lr, momentum = math.nan, math.nan
-    if not (0 < lr < math.inf and 0 <= momentum < 1):
-        raise ValueError(
-            f"outer={text!r}: expected a step size above 0 and a momentum from 0 to below 1 with a "
-            "comma between; use 0.7,0.9, or leave it out for plain averaging."
-        )
-    return lr, momentum
 
 
 def _without_none(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from codauc._internal.sync_periods import outer_step
 from codauc.algorithm.engine import CoDA
 from codauc.algorithm.loss import MinMaxAUCLoss
 from codauc.algorithm.outer_step import Nesterov
@@ -26,18 +27,19 @@ from codauc.models import TabularEnsemble, build
 from codauc.models.pretrained import load_pretrained
 from codauc.models.registry import IN_CHANNELS
 from codauc.models.tabular import TableModel
-from codauc.runs.settings import ModelSettings, Recipe, RunSettings, outer_step
+from codauc.runs.settings import ModelSettings, Recipe, RunSettings
 from codauc.training.crossed import can_cross, member_weights
 from codauc.training.linear_start import start_linear_models
 from codauc.training.recipe import (
-    SYNC_EVERY,
     Facts,
+    communication_for,
     image_network,
     plain_network,
     resolve,
     shift_of,
     table_network,
 )
+from codauc.training.shared_ranges import rows_of_all
 from codauc.workers.agreement import together
 from codauc.workers.group import Group
 
@@ -49,11 +51,17 @@ _LINEAR_DECAY = 0.1  # of the networks' weight decay, for the linear models besi
 
 
 def resolve_settings(
-    settings: RunSettings, opened: DataSet, workers: int, *, own_model: bool = False
+    settings: RunSettings,
+    opened: DataSet,
+    workers: int,
+    unlike: float = 0.0,
+    *,
+    own_model: bool = False,
 ) -> RunSettings:
     """The settings with everything decided that was left open.
 
-    With `own_model` a network that the settings do not know is trained in place of theirs.
+    With `own_model` a network that the settings do not know is trained in place of theirs. `unlike`
+    says how far labels differ between sites, from 0 to 1.
     """
     model = _network(settings.model, opened, settings.recipe.name)
     crossable = can_cross(opened, settings, model) and not own_model
@@ -86,8 +94,7 @@ def resolve_settings(
     data = settings.data
     if opened.encoder is None:  # by name, as other images may have other classes
         data = replace(data, positive=opened.positive, negative=opened.negative)
-    every = settings.communication.sync_every or (SYNC_EVERY if workers > 1 else None)
-    communication = replace(settings.communication, workers=workers, sync_every=every)
+    communication = communication_for(settings, workers, unlike)
     device = resolve_device(settings.device, processes=workers > 1 and not communication.simulate)
     settings = replace(settings, data=data, model=model, device=device)
     return replace(settings, recipe=recipe, communication=communication)
@@ -254,11 +261,14 @@ def make_engine(
         compress=ways.compress,
         delay=ways.delay,
         outer=outer,
-        correct=ways.correct,
-        weight=ways.worker_weight,
+        correct="scaffold" if ways.correct == "scaffold" else None,
+        weight="samples" if ways.worker_weight == "samples" else "equal",
         present=present,
+        norm=ways.norm,
         shards=part.counts,
     )
+    if coda.dual == "pooled":  # in which a worker of one class takes part
+        opt.loss.one_class_told = True
     if group.size > 1:
         coda.watch_drift()
     return coda
@@ -268,12 +278,14 @@ def make_trained(
     settings: RunSettings, part: Part, group: Group, ratio: float, model: nn.Module | None
 ) -> PPDSG:
     """The network with its loss and optimizer; the arguments are those of `make_engine`."""
-    device = usable_device(settings.device)
+    device, x = usable_device(settings.device), as_rows(part.x)
+    shared = None if model is not None else _shared_rows(settings, x, group)
 
     def network() -> nn.Module:
         if model is not None:
             return model
-        x = as_rows(part.x)
+        if shared is not None:
+            return make_model(settings, shared, ratio)
         if settings.data.least_samples is not None:  # edges are values of single rows
             return make_model(settings, _normal_rows(x.gather(torch.tensor([0]))), ratio)
         return make_model(settings, x.gather(_some(x, _EDGE_ROWS, group)), ratio)
@@ -285,10 +297,22 @@ def make_trained(
     # rounds find out whether numbers are finite, so the loss does not
     loss = make_loss(trained, ratio, settings.recipe.mix, validate=False).to(device)
     loss.mean_weight = None if part.weights is None and part.folds is None else 1.0
-    # a worker of one class is said to be one, and takes part in an estimate over all
-    loss.one_class_told = settings.communication.dual == "pooled"
     loss.ratio_told = True  # it is the share in all data, whatever the workers draw
     return make_optimizer(trained, loss, settings.recipe)
+
+
+def _shared_rows(settings: RunSettings, x: Rows, group: Group) -> Tensor | None:
+    """Rows by which ranges are set, where those of worker 0 alone do not stand for all."""
+    data, chosen = settings.data, settings.model
+    dealt = not (data.own or data.silo is not None or data.skew is not None)
+    if group.size == 1 or dealt or data.least_samples is not None:
+        return None
+    if settings.recipe.name == "paper":  # which stays as it was
+        return None
+    numbers = chosen.arguments.get("numbers", 0) if chosen.name in _TABLES else 0
+    if not numbers or not chosen.arguments.get("pieces"):
+        return None
+    return rows_of_all(x, numbers, group)
 
 
 def _normal_rows(like: Tensor) -> Tensor:

@@ -9,9 +9,10 @@ from typing import Any
 
 from codauc._internal.sync_periods import named_period
 from codauc.algorithm.schedules import Stage, geometric
-from codauc.runs.settings import CommunicationSettings, Recipe
+from codauc.runs.settings import CommunicationSettings, Recipe, RunSettings
 
 SYNC_EVERY = 32
+SYNC_OFTEN, _UNLIKE = 8, 0.05  # where labels differ between workers at least so far
 _NEVER = 10**9  # steps between two rounds: a stage's end is the only one
 _LONGEST = 1e9  # steps of a run
 _WARM_UP = 0.05  # the share of the run in which the step size rises
@@ -242,6 +243,26 @@ def plan(recipe: Recipe, communication: CommunicationSettings) -> Plan:
         estimate_ab=True,
     )
     return Plan((warm, *stages), 1)
+
+
+def communication_for(settings: RunSettings, workers: int, unlike: float) -> CommunicationSettings:
+    """How workers communicate: what was left open follows from how far their labels differ.
+
+    Between two rounds a worker follows its own labels, and the mean of such models is not that of
+    all data; and workers of a few rows say little.
+    """
+    asked = settings.communication
+    known = settings.recipe.name != "paper" and asked.averages == "weights" and not asked.delay
+    differ = bool(unlike) and known and workers > 1
+    usual = SYNC_OFTEN if differ and unlike >= _UNLIKE else SYNC_EVERY
+    correct, weight = asked.correct, asked.worker_weight
+    return replace(
+        asked,
+        workers=workers,
+        sync_every=asked.sync_every or (usual if workers > 1 else None),
+        correct=correct if correct != "auto" else "scaffold" if differ else "none",
+        worker_weight=weight if weight != "auto" else "samples" if differ else "equal",
+    )
 
 
 def _period(communication: CommunicationSettings, lr: float, growth: int) -> int | str:

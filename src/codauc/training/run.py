@@ -28,6 +28,7 @@ from codauc.runs.directory import (
     IMPORTANCE,
     MISTAKES,
     MODEL,
+    OF_WORKER,
     PROFILE,
     REPORT,
     TRACE,
@@ -45,7 +46,14 @@ from codauc.training.directory_claim import claimed, complete_end
 from codauc.training.loop import Trained, fit
 from codauc.training.profiler import Clock
 from codauc.training.run_state import SavedRun, check_same, identity, unpacked, usable
-from codauc.training.site_choice import check_least_samples, site_lines, with_choices
+from codauc.training.site_choice import (
+    check_least_samples,
+    check_norm,
+    models_differ,
+    shard_lines,
+    unlikeness,
+    with_choices,
+)
 from codauc.training.site_results import sites_at_start
 from codauc.training.threads import own_threads
 from codauc.training.time_budget import within_budget
@@ -99,6 +107,7 @@ class Job:
     callbacks: tuple[Callback, ...]
     words: Callable[[str], str] = str  # of messages that name arguments
     memory: InMemory | None = None  # the data, unless the settings name them
+    unlike: float = 0.0  # how far labels differ between sites, or skewed shards
 
     def work(self, group: Group) -> dict[str, Any] | None:
         """One worker's part; worker 0 writes the files and returns the summary."""
@@ -130,10 +139,11 @@ class Job:
                 self.say(self.words(line))
         data = identity(opened, group)
         sites = sites_at_start(opened, group, self.settings.data.least_samples or 0)
-        job = replace(self, settings=with_choices(self.settings, sites))
-        settings = resolve_settings(job.settings, opened, group.size)
+        unlike = unlikeness(self.settings, sites)
+        job = replace(self, settings=with_choices(self.settings, sites), unlike=unlike)
+        settings = resolve_settings(job.settings, opened, group.size, unlike)
         check_least_samples(settings)
-        for line in site_lines(sites, settings) if group.rank == 0 else ():
+        for line in shard_lines(sites, settings) if group.rank == 0 else ():
             self.say(self.words(line))
         together(group, lambda: _try_model(settings), "start")  # before an existing run is lost
         options = {"resuming": self.resuming, "overwrite": self.overwrite}
@@ -226,7 +236,7 @@ class WorkerRun:
             saved = unpacked(SavedRun, found.base)
             if given.recipe.time_budget is not None:  # which has decided the steps
                 given = given.with_changes("recipe", steps=saved.settings["recipe"]["steps"])
-            resolved = resolve_settings(given, self.opened, found.size)
+            resolved = resolve_settings(given, self.opened, found.size, self.job.unlike)
             check_same(saved, resolved, self.data)
         if given.data.own and found.size != workers:
             raise ValueError(
@@ -237,6 +247,11 @@ class WorkerRun:
             raise ValueError(
                 f"{workers} workers in place of {found.size}, whose scores stay with them: "
                 "expected the same workers, as another one has no scores of earlier models."
+            )
+        if models_differ(given) and found.size != workers:
+            raise ValueError(
+                f"{workers} workers in place of {found.size}, each with a scaling or statistics of "
+                "its own: expected the same workers, as others have none."
             )
         return resolve_settings(replace(resolved, device=given.device), self.opened, workers)
 
@@ -294,18 +309,19 @@ class WorkerRun:
         sites = trained.sites(self.opened, test, self.group)
 
         def write() -> dict[str, Any] | None:
-            if self.group.rank:
+            folder, rank = self.folder, self.group.rank
+            if not rank or models_differ(trained.settings):
+                save_model(
+                    folder / (OF_WORKER.format(rank) if rank else MODEL),
+                    trained.model,
+                    self.opened.encoder,
+                    trained.calibration,
+                    trained.threshold,
+                )
+            if rank:
                 return None
-            folder = self.folder
             summary = {"run": str(folder.path), **trained.summary(test)}
             summary |= {"sites": sites} if sites else {}
-            save_model(
-                folder / MODEL,
-                trained.model,
-                self.opened.encoder,
-                trained.calibration,
-                trained.threshold,
-            )
             if trained.validation is not None:
                 folder.write_scores(*trained.validation, VALIDATION)
             if test is not None:
@@ -343,9 +359,10 @@ class WorkerRun:
 
 
 def _try_model(settings: RunSettings) -> None:
-    """Raise if the network cannot be made."""
+    """Raise if the network cannot be made, or does not have what the settings are about."""
     with torch.random.fork_rng([]):
-        build(settings.model.name, **settings.model.arguments)
+        model = build(settings.model.name, **settings.model.arguments)
+    check_norm(settings, model)
 
 
 def _launcher_says(name: str) -> int:

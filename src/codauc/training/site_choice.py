@@ -6,9 +6,11 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 
+from torch import Tensor, nn
+
 from codauc._internal.checks import listed
 from codauc._internal.formats import share
-from codauc.algorithm.sites import chosen_dual, labels_differ
+from codauc.algorithm.sites import chosen_dual, contingency, labels_differ
 from codauc.data.in_memory import InMemory
 from codauc.data.opening import sites_of
 from codauc.data.row_sites import EACH, site_number
@@ -55,6 +57,18 @@ def with_choices(settings: RunSettings, sites: Sequence[SiteResult]) -> RunSetti
     return settings.with_changes("communication", dual=chosen_dual(_labels(sites)))
 
 
+def unlikeness(settings: RunSettings, sites: Sequence[SiteResult]) -> float:
+    """How far labels differ between sites, or are to differ between shards: from 0 to 1.
+
+    0 where chance explains it. It does not depend on the number of workers, so that a run can be
+    resumed with another one.
+    """
+    labels = _labels(sites)
+    if settings.data.skew is not None:
+        return 1.0
+    return contingency(labels) if labels_differ(labels) else 0.0
+
+
 def _labels(sites: Sequence[SiteResult]) -> list[tuple[int, int]]:
     """Samples and positives of the sites that tell them."""
     return [
@@ -62,6 +76,27 @@ def _labels(sites: Sequence[SiteResult]) -> list[tuple[int, int]]:
         for site in sites
         if site.samples is not None and site.positives is not None
     ]
+
+
+def shard_lines(sites: Sequence[SiteResult], settings: RunSettings) -> list[str]:
+    """What was chosen by sites, or since rows are shared out unevenly."""
+    if settings.data.skew is None or settings.communication.size == 1:
+        return site_lines(sites, settings)
+    skew = settings.data.skew
+    return [f"Rows are shared out unevenly by label (skew={skew:g}): workers {_ways(settings)}."]
+
+
+def _ways(settings: RunSettings) -> str:
+    """How workers whose data differ train together."""
+    ways = settings.communication
+    steps = "not corrected" if ways.correct == "none" else f"corrected (correct={ways.correct})"
+    alike = "alike" if ways.worker_weight == "equal" else "by their samples"
+    every = ways.sync_every
+    often = f"every {every} steps" if isinstance(every, int) else f"by sync_every={every}"
+    return (
+        f"average {often}, count {alike} (worker_weight={ways.worker_weight}), and their "
+        f"steps are {steps}"
+    )
 
 
 def site_lines(sites: Sequence[SiteResult], settings: RunSettings) -> list[str]:
@@ -92,10 +127,13 @@ def _method(sites: Sequence[SiteResult], settings: RunSettings) -> str:
     if differ:
         why = f"Shares of positives differ ({share(min(shares))} to {share(max(shares))})"
     dual = "over all sites together" if ways.dual == "pooled" else "as the mean of the sites'"
-    steps = "not corrected" if ways.correct is None else f"corrected (correct={ways.correct})"
+    scaling = "all sites together"
+    if settings.data.scale == "own":
+        scaling = "each worker's own rows (data.scale=own)"
+    own = "; BatchNorm's statistics are each worker's own (norm=local)" * (ways.norm == "local")
     return (
-        f"{why}: alpha is estimated {dual} (dual={ways.dual}); steps are {steps}; columns are "
-        "scaled by all sites together."
+        f"{why}: alpha is estimated {dual} (dual={ways.dual}); workers "
+        f"{_ways(settings)}; columns are scaled by {scaling}{own}."
     )
 
 
@@ -122,6 +160,23 @@ def _workers(sites: int, workers: int, settings: RunSettings) -> str:
     shared = "one for each site" if workers == sites else f"for {sites} sites, none of them divided"
     how = "simulated in this process" if settings.communication.simulate else "as processes"
     return f"Workers: {workers}, {shared}, {how}."
+
+
+def models_differ(settings: RunSettings) -> bool:
+    """Whether each worker has a model of its own, by its scaling or its statistics."""
+    return settings.data.scale == "own" or settings.communication.norm == "local"
+
+
+def check_norm(settings: RunSettings, model: nn.Module) -> None:
+    """Raise where statistics are each worker's own in a network that has none."""
+    if settings.communication.norm == "mean":
+        return
+    kept = (getattr(module, "running_mean", None) for module in model.modules())
+    if not any(isinstance(each, Tensor) for each in kept):
+        raise ValueError(
+            f"norm='local' with {settings.model.name}, a network without running statistics: "
+            "expected one with BatchNorm, such as resnet20; leave norm out."
+        )
 
 
 def check_least_samples(settings: RunSettings) -> None:

@@ -39,6 +39,7 @@ class TableRequest:
     least_samples: int | None = None  # behind whatever leaves a worker
     skew: float | None = None
     own: bool = False
+    scale: str = "all"
     split: Split | None = None
     seed: int = 0
     nan: str = "error"

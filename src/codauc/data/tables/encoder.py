@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from codauc._internal.checks import choice, real, shown
-from codauc.data.tables.column_statistics import Floats, Summary, Value
+from codauc.data.tables.column_statistics import Floats, Moments, Summary, Value
 from codauc.data.tables.date_parts import PARTS, WAVES
 from codauc.data.tables.locale import PLAIN, Locale
 
@@ -136,6 +136,20 @@ class Encoder:
         numbers = tuple(number.name for number in self.numbers)
         categories = tuple(category.name for category in self.categories)
         return replace(columns, numbers=numbers, categories=categories, parts=self.parts)
+
+    def scaled_by(self, moments: Moments, columns: Columns) -> Encoder:
+        """The same with the means and deviations of some rows, where they have such.
+
+        A column without a value there keeps those it has, one of equal values its deviation.
+        """
+        own, std = {name: i for i, name in enumerate(columns.numbers)}, moments.std()
+        numbers = []
+        for number in self.numbers:
+            i = own[number.name]
+            known, varies = moments.count[i] > 0, moments.squares[i] > 0
+            mean = float(moments.mean[i]) if known else number.mean
+            numbers.append(replace(number, mean=mean, std=float(std[i]) if varies else number.std))
+        return replace(self, numbers=tuple(numbers))
 
     def means(self) -> Floats:
         """The numbers' means."""

@@ -217,6 +217,7 @@ def _compare(group: Group, opened: RowSource, request: TableRequest, parts: Sequ
                 "least_samples",
                 "skew",
                 "own",
+                "scale",
                 "seed",
                 "weight",
             )
@@ -292,6 +293,8 @@ def _finished(
     notes: tuple[str, ...] = ()
     if encoder is None:
         encoder, records = _fitted(opened, done, summaries, target, positive)
+        if request.scale == "own":
+            encoder = encoder.scaled_by(done.summary.moments, opened.columns)
         hidden = max(each.hidden for each in summaries)
         notes = (hidden_note(hidden, least),) if hidden else ()
     coder = encoder
