@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 REQUESTS = ("stop", "leave", "save")  # what a worker can ask of all
 NUMBER = 4  # bytes of a float32
+HASH = 8  # bytes of a hash, which workers compare at the start
 BITS = {"bf16": 16, "int8": 8, "int4": 4, "int2": 2}  # of a compressed weight
 BLOCK = 256  # weights that share a scale, where integers are sent
 
@@ -55,7 +56,7 @@ class Network:
 
 @dataclass(frozen=True)
 class RoundCost:
-    """Bytes that one worker sends in a collective, and the seconds it takes."""
+    """Bytes that one worker sends in collectives, and the seconds these take."""
 
     bytes: int
     seconds: float
@@ -67,24 +68,44 @@ def round_cost(
     exact: int = 0,
     *,
     moments: int = 0,
+    variates: bool = False,
+    measuring: bool = False,
     tasks: int = 1,
     compress: str | None = None,
 ) -> RoundCost:
     """Of a network's parameters, and `exact` further numbers: its BatchNorm statistics.
 
-    `PPDAdam` also sends second `moments`, as many as there are parameters.
+    `PPDAdam` also sends second `moments`, as many as there are parameters; control `variates` are
+    as many as the parameters, a, b and alpha. The period "auto" needs `measuring`.
 
     >>> cost = round_cost(Network(4, 12.5e6, 0.001), 1_000_000)
     >>> cost.bytes, round(cost.seconds, 3)
     (6000090, 0.486)
     """
-    k, beside = network.workers, exact + 3 * tasks + sum(tail_lengths(tasks, network.workers))
+    k, steered = network.workers, parameters * variates
+    beside = exact + 3 * tasks * (1 + variates) + sum(tail_lengths(tasks, k, measuring))
     if compress is None:
-        numbers = parameters + moments + beside
+        numbers = parameters + moments + steered + beside
         return RoundCost(network.sum_bytes(numbers), network.sum_seconds(numbers))
-    coded = [coded_bytes(numbers, k, compress) for numbers in (parameters, moments)]
+    coded = [coded_bytes(numbers, k, compress) for numbers in (parameters, moments, steered)]
     sent = 2 * (k - 1) * row_bytes(-(-beside // k), *coded)
     return RoundCost(sent, k * network.latency + sent / network.bandwidth)
+
+
+def start_cost(network: Network, stages: int = 1, outside: int = 0) -> RoundCost:
+    """Of the start: hashes of settings and weights, and of the settings of each stage.
+
+    All workers made the network with the same seed, so that its weights are not sent, and know the
+    share of positives. Tensors `outside` rounds (frozen weights, counters of BatchNorm) have a hash
+    for each dtype.
+
+    >>> start_cost(Network(4, 12.5e6, 0.001), stages=3)
+    RoundCost(bytes=120, seconds=0.0150096)
+    """
+    hashes = 2 + outside + stages
+    others = network.workers - 1
+    sent = hashes * others * HASH
+    return RoundCost(sent, hashes * others * network.latency + sent / network.bandwidth)
 
 
 def estimate_cost(network: Network, statistics: int = 0, tasks: int = 1) -> RoundCost:
