@@ -2,8 +2,8 @@
 
     python experiments/compression.py --data DIR [--seeds 0 1 2] [--variants coda ...]
 
-CIFAR-10 as in network.py, the MLP, I = 64 or 128. Each stage returns the average of its iterates, so
-that the last model's AUC is not at the mercy of the last few steps. Finished runs are not repeated.
+CIFAR-10 as in network.py, the MLP, I = 64 or 128. Each stage returns the average of its iterates,
+so that the last model's AUC is not at the mercy of the last few steps. Finished runs are kept.
 """
 
 from __future__ import annotations
