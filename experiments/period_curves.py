@@ -56,12 +56,14 @@ def train(data: Any, seed: int, period: int | str, steps: int, rate: str) -> dic
     sums: dict[int, dict[str, Tensor]] = {}
     rounds: dict[int, int] = {}
     decided: list[list[int]] = []
+    drifts: list[tuple[int, float]] = []  # of worker 0 at its rounds
 
     def work(group: Group) -> None:
         model = build("mlp", seed)
         loss = codauc.MinMaxAUCLoss(pos_ratio=data.pos_ratio, link="identity")
         opt = codauc.PPDSG(model, loss, lr=LR, momentum=MOMENTUM, average=False)
         coda = codauc.CoDA(opt, group)
+        coda.watch_drift()
         if period == "auto":
             step_seconds, round_seconds = LINKS[rate]
             coda.schedule.clock = GivenClock(step_seconds)
@@ -72,6 +74,8 @@ def train(data: Any, seed: int, period: int | str, steps: int, rate: str) -> dic
             opt.zero_grad()
             loss(model(x), y).backward()
             opt.step()
+            if not group.rank and coda.schedule.synced_at == opt.steps:
+                drifts.append((opt.steps, coda.averager.drift or 0.0))
             if opt.steps % EVERY == 0:
                 total = sums.setdefault(opt.steps, {})
                 for name, weight in model.state_dict().items():
@@ -85,7 +89,7 @@ def train(data: Any, seed: int, period: int | str, steps: int, rate: str) -> dic
     for step in sorted(sums):
         model.load_state_dict(sums[step])
         curve.append([step, rounds[step], evaluate(model, data.test_x, data.test_y).value])
-    return {"curve": curve, "decisions": decided}
+    return {"curve": curve, "decisions": decided, "drifts": drifts}
 
 
 def passing(runs: Sequence[dict[str, Any]], link: tuple[float, float], target: float) -> Any:

@@ -10,7 +10,9 @@ from typing import Any
 from codauc.algorithm.coda_state import CoDAState
 from codauc.algorithm.round_periods import (
     Decision,
+    Measured,
     PeriodState,
+    evened,
     measured_period,
     quadratic_period,
 )
@@ -82,7 +84,8 @@ class RoundSchedule:
         if stage.sync_every == "auto":
             measured = kept.measured = self.averager.measured if step else kept.measured
             least = self.delay + 1
-            period = measured_period(kept.before, least, measured) if measured else least
+            period = measured_period(kept.before, least, measured or Measured(0.0, 0.0, 0.0))
+            period = max(least, evened(period, stage.steps - self.synced_at))
         else:
             period = quadratic_period(stage.least_period, kept.peak, self._factor())
         kept.decide(Decision(self.stages, self.synced_at, period, measured))
