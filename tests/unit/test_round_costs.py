@@ -5,7 +5,13 @@ import torch
 from torch import nn
 
 import codauc
-from codauc.algorithm.round_costs import Network, estimate_cost, round_cost, start_cost
+from codauc.algorithm.round_costs import (
+    MessageSizes,
+    Network,
+    estimate_cost,
+    round_cost,
+    start_cost,
+)
 
 COMPRESSIONS = (None, "bf16", "int8", "int4", "int2")
 
@@ -35,9 +41,8 @@ def test_bytes_of_start_rounds_and_estimates_equal_the_ledger(compress, workers,
 
     parameters = 9 * 70 + 70 + 140 + 70 * 2 + 2
     network = Network(workers, 1e6, 0.0)
-    moments = parameters if kind is codauc.PPDAdam else 0
-    ways = {"variates": correct is not None, "compress": compress}
-    cost = round_cost(network, parameters, 140, moments=moments, tasks=2, **ways)
+    ways = {"moments": kind is codauc.PPDAdam, "variates": correct is not None}
+    cost = round_cost(network, MessageSizes(parameters, 140, tasks=2, **ways), compress)
     for rounds, start, sent, estimate in codauc.launch(work, workers=workers, simulate=True):
         assert rounds == stage.rounds == 3
         assert start == start_cost(network, stages=1, outside=1).bytes  # BatchNorm's counter
@@ -46,6 +51,6 @@ def test_bytes_of_start_rounds_and_estimates_equal_the_ledger(compress, workers,
 
 
 def test_seconds_are_latency_and_bytes_over_bandwidth():
-    fast, slow = (round_cost(Network(4, rate, 0.01), 10**6) for rate in (1e9, 1e6))
+    fast, slow = (round_cost(Network(4, rate, 0.01), MessageSizes(10**6)) for rate in (1e9, 1e6))
     assert fast.seconds == pytest.approx(6 * 0.01 + fast.bytes / 1e9)
     assert slow.seconds == pytest.approx(6 * 0.01 + slow.bytes / 1e6)

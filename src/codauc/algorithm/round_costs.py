@@ -62,33 +62,46 @@ class RoundCost:
     seconds: float
 
 
-def round_cost(
-    network: Network,
-    parameters: int,
-    exact: int = 0,
-    *,
-    moments: int = 0,
-    variates: bool = False,
-    measuring: bool = False,
-    tasks: int = 1,
-    compress: str | None = None,
-) -> RoundCost:
-    """Of a network's parameters, and `exact` further numbers: its BatchNorm statistics.
+@dataclass(frozen=True)
+class MessageSizes:
+    """What a round's message holds.
 
-    `PPDAdam` also sends second `moments`, as many as there are parameters; control `variates` are
-    as many as the parameters, a, b and alpha. The period "auto" needs `measuring`.
+    A network's `parameters` and BatchNorm `statistics`; second `moments` of `PPDAdam` and control
+    `variates`, as many as there are parameters (variates also of a, b and alpha); seconds and
+    drift for the period "auto", while `measuring`.
+    """
 
-    >>> cost = round_cost(Network(4, 12.5e6, 0.001), 1_000_000)
+    parameters: int
+    statistics: int = 0
+    moments: bool = False
+    variates: bool = False
+    measuring: bool = False
+    tasks: int = 1
+
+    def coded(self) -> tuple[int, int, int]:
+        """Numbers that compression codes: weights, moments, variates."""
+        n = self.parameters
+        return n, n * self.moments, n * self.variates
+
+    def exact(self, workers: int) -> int:
+        """All other numbers."""
+        own = 3 * self.tasks * (1 + self.variates)
+        return self.statistics + own + sum(tail_lengths(self.tasks, workers, self.measuring))
+
+
+def round_cost(network: Network, sizes: MessageSizes, compress: str | None = None) -> RoundCost:
+    """Of a round with such a message.
+
+    >>> cost = round_cost(Network(4, 12.5e6, 0.001), MessageSizes(1_000_000))
     >>> cost.bytes, round(cost.seconds, 3)
     (6000090, 0.486)
     """
-    k, steered = network.workers, parameters * variates
-    beside = exact + 3 * tasks * (1 + variates) + sum(tail_lengths(tasks, k, measuring))
+    k, exact = network.workers, sizes.exact(network.workers)
     if compress is None:
-        numbers = parameters + moments + steered + beside
+        numbers = sum(sizes.coded()) + exact
         return RoundCost(network.sum_bytes(numbers), network.sum_seconds(numbers))
-    coded = [coded_bytes(numbers, k, compress) for numbers in (parameters, moments, steered)]
-    sent = 2 * (k - 1) * row_bytes(-(-beside // k), *coded)
+    coded = [coded_bytes(numbers, k, compress) for numbers in sizes.coded()]
+    sent = 2 * (k - 1) * row_bytes(-(-exact // k), *coded)
     return RoundCost(sent, k * network.latency + sent / network.bandwidth)
 
 

@@ -13,7 +13,14 @@ from codauc._internal.sync_periods import named_period
 from codauc.algorithm.loss import MinMaxAUCLoss
 from codauc.algorithm.ppdadam import PPDAdam
 from codauc.algorithm.ppdsg import PPDSG
-from codauc.algorithm.round_costs import NUMBER, RoundCost, estimate_cost, round_cost, start_cost
+from codauc.algorithm.round_costs import (
+    NUMBER,
+    MessageSizes,
+    RoundCost,
+    estimate_cost,
+    round_cost,
+    start_cost,
+)
 from codauc.algorithm.round_costs import Network as Network
 from codauc.algorithm.round_periods import Measured, measured_period, quadratic_rounds
 from codauc.algorithm.same_start import tensors_outside_rounds
@@ -102,8 +109,8 @@ def planned_runs(work: Workload, network: Network) -> list[PlannedRun]:
     "qsr" is a period that grows as the step size falls; what "auto" would do is an estimate.
 
     Rounds and bytes of CoDA and NP-PPD-SG are those that the ledger of a run of one stage counts,
-    with its start, its closing round and its estimate of alpha, where workers made the network with
-    the same seed; evaluations come on top, as does worker 0's network where the others have another.
+    with its start, its closing round and its estimate of alpha. On top come evaluations, and worker
+    0's network where the others did not make it with the same seed.
     """
     found = [_data_parallel(work, network), _rounds("NP-PPD-SG", work, network, 1, None)]
     for period in PERIODS:
@@ -149,15 +156,14 @@ def _rounds(
 def _round_cost(
     work: Workload, network: Network, compress: str | None, *, measuring: bool = False
 ) -> RoundCost:
-    return round_cost(
-        network,
+    sizes = MessageSizes(
         work.parameters,
         work.statistics,
-        moments=work.parameters if work.adaptive else 0,
+        moments=work.adaptive,
         variates=work.corrected,
         measuring=measuring,
-        compress=compress,
     )
+    return round_cost(network, sizes, compress)
 
 
 def _estimated(work: Workload, network: Network, compress: str | None) -> PlannedRun:
