@@ -24,18 +24,35 @@ from statistics import mean
 from typing import Any
 
 import torch
-from network_training import batches, build, load
+from network_training import batches, load
+from network_training import build as build_network
 from periods import HOSTS, LR, MOMENTUM, TARGET
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.functional import avg_pool2d
 
 import codauc
 from codauc.metrics.evaluation import evaluate
+from codauc.models import MLP
 from codauc.reproduce.reproduction import made_by
 from codauc.workers import Group
 
 EVERY = 32
 # seconds of a step and of a round over links of 10, 100 and 1000 Mbit/s, as periods.py measures
 LINKS = {"10mbit": (0.0095, 5.6), "100mbit": (0.0095, 0.52), "1000mbit": (0.0095, 0.075)}
+
+
+def small(data: Any) -> Any:
+    """The task with images of 16 pixels, on which constants may be chosen in seconds."""
+    x, test_x = avg_pool2d(data.x, 2), avg_pool2d(data.test_x, 2)
+    return data._replace(x=x, test_x=test_x)
+
+
+def build(data: Any, seed: int) -> nn.Module:
+    """The network of network.py, or for small images a small one."""
+    if data.x.shape[-1] == 32:
+        return build_network("mlp", seed)
+    torch.manual_seed(seed)
+    return MLP(data.x[0].numel(), (64,))
 
 
 class GivenClock:
@@ -59,7 +76,7 @@ def train(data: Any, seed: int, period: int | str, steps: int, rate: str) -> dic
     drifts: list[tuple[int, float]] = []  # of worker 0 at its rounds
 
     def work(group: Group) -> None:
-        model = build("mlp", seed)
+        model = build(data, seed)
         loss = codauc.MinMaxAUCLoss(pos_ratio=data.pos_ratio, link="identity")
         opt = codauc.PPDSG(model, loss, lr=LR, momentum=MOMENTUM, average=False)
         coda = codauc.CoDA(opt, group)
@@ -85,7 +102,7 @@ def train(data: Any, seed: int, period: int | str, steps: int, rate: str) -> dic
         decided[:] = [list(each[1:3]) for each in coda.schedule.periods.decisions]
 
     codauc.launch(work, workers=HOSTS, simulate=True, seed=seed)
-    model, curve = build("mlp", seed), []
+    model, curve = build(data, seed), []
     for step in sorted(sums):
         model.load_state_dict(sums[step])
         curve.append([step, rounds[step], evaluate(model, data.test_x, data.test_y).value])
@@ -135,6 +152,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--periods", nargs="+", default=["8", "64", "512", "auto"])
     parser.add_argument("--rates", nargs="+", choices=LINKS, default=list(LINKS))
+    parser.add_argument("--small", action="store_true", help="images of 16 pixels, a small MLP")
     parser.add_argument("--steps", type=int, default=1536)
     parser.add_argument("--targets", type=float, nargs="+", default=[TARGET])
     parser.add_argument("--out", type=Path, default=Path("runs/period-curves"))
@@ -145,6 +163,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     found = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
     for seed in options.seeds if options.data else []:
         data = load(options.data, seed)
+        data = small(data) if options.small else data
         for name in options.periods:
             period = name if name == "auto" else int(name)
             for rate in options.rates if period == "auto" else [""]:

@@ -122,7 +122,7 @@ def test_where_drift_is_small_the_period_is_the_shortest_whose_rounds_take_a_twe
 
 def test_where_workers_drift_apart_the_time_to_a_given_auc_is_least():
     for seconds, drift in itertools.product((0.05, 1.0, 30.0), (0.1, 0.5)):
-        doubled = 64 * DRIFT / drift
+        doubled = 64 * (DRIFT / drift) ** 2
 
         def time(period, seconds=seconds, doubled=doubled):
             return (1 + period / doubled) * (0.01 + seconds / period)
@@ -203,10 +203,10 @@ def test_auto_has_short_periods_where_workers_drift_apart(timed):
     timed(1.0)
 
     def work(group):
-        run = Run(group, lambda step: 1.0).train(codauc.Stage(0.3, 200, "auto", 8))
+        run = Run(group, lambda step: 1.0).train(codauc.Stage(0.3, 600, "auto", 8))
         return [change["period"] for change in run.coda.period_changes()]
 
-    assert max(simulate(work)[0]) < 100  # while 1900 would be cheap
+    assert max(simulate(work)[0]) < 150  # while 1900 would be cheap
 
 
 # Both

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 SHARE = 0.05  # of the time, that "auto" lets rounds take where drift is small
-DRIFT = 0.2  # |w - mean| / |mean| at rounds with which steps to a given AUC are taken to double
+DRIFT = 0.15  # |w - mean| / |mean| at rounds with which steps to a given AUC are taken to double
 FIRST = 64  # the periods of "auto" until a round's seconds are known
 LONGEST = 64  # periods of "qsr" are at most so many times the first
 _MOST = 1 << 20  # steps of a period of "auto"
@@ -68,20 +68,21 @@ def measured_period(last: int, least: int, measured: Measured) -> int:
 
         time per sample = (1 + I / I_d) (s + r / I), least at I = sqrt(I_d r / s)
 
-    with s and r the seconds of a step and of a round. Steps to a given AUC are taken to grow with
-    drift, and drift with the period: they double at I_d. `last` is the period before the round
-    whose drift was measured. A longer period than that of 5% would save next to nothing.
+    with s and r the seconds of a step and of a round. The square of the drift grows in proportion
+    to the period, as that of a random walk, and steps to a given AUC are taken to grow with it:
+    they double at I_d. `last` is the period before the round whose drift was measured. A longer
+    period than that of 5% would save next to nothing.
 
     >>> measured_period(1, 1, Measured(0.01, 0.1, 0.0001))
-    142
+    190
     >>> measured_period(64, 1, Measured(0.01, 10.0, 0.1))
-    358
+    380
     """
     if measured.round_seconds <= 0 or measured.step_seconds <= 0:
         return max(least, FIRST)
     steps = measured.round_seconds / measured.step_seconds  # that a round takes
     cheap = steps * (1 - SHARE) / SHARE
-    doubled = last * DRIFT / measured.drift if measured.drift > 0 else math.inf
+    doubled = last * (DRIFT / measured.drift) ** 2 if measured.drift > 0 else math.inf
     period = min(cheap, math.sqrt(doubled * steps))
     return max(least, min(math.ceil(period - 1e-9), _MOST))
 
