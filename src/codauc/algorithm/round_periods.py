@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 SHARE = 0.05  # of the time, that "auto" lets rounds take where drift is small
-DRIFT = 0.15  # |w - mean| / |mean| at rounds with which steps to a given AUC are taken to double
-FIRST = 64  # the periods of "auto" until a round's seconds are known
+DRIFT = 0.2  # |w - mean| / |mean| at rounds with which steps to a given AUC are taken to double
+DOUBLING = 512  # the period with which they are taken to double until drift is known
+TRIAL = 16  # steps before "auto" tries the link, so that not even its first round is a guess
+FIRST = 64  # its periods where times are not known
 LONGEST = 64  # periods of "qsr" are at most so many times the first
 _MOST = 1 << 20  # steps of a period of "auto"
 
@@ -70,19 +72,19 @@ def measured_period(last: int, least: int, measured: Measured) -> int:
 
     with s and r the seconds of a step and of a round. The square of the drift grows in proportion
     to the period, as that of a random walk, and steps to a given AUC are taken to grow with it:
-    they double at I_d. `last` is the period before the round whose drift was measured. A longer
-    period than that of 5% would save next to nothing.
+    they double at I_d, or as long as drift is not known at 512. `last` is the period before the
+    round whose drift was measured. A longer period than that of 5% would save next to nothing.
 
     >>> measured_period(1, 1, Measured(0.01, 0.1, 0.0001))
     190
     >>> measured_period(64, 1, Measured(0.01, 10.0, 0.1))
-    380
+    506
     """
     if measured.round_seconds <= 0 or measured.step_seconds <= 0:
         return max(least, FIRST)
     steps = measured.round_seconds / measured.step_seconds  # that a round takes
     cheap = steps * (1 - SHARE) / SHARE
-    doubled = last * (DRIFT / measured.drift) ** 2 if measured.drift > 0 else math.inf
+    doubled = last * (DRIFT / measured.drift) ** 2 if measured.drift > 0 else DOUBLING
     period = min(cheap, math.sqrt(doubled * steps))
     return max(least, min(math.ceil(period - 1e-9), _MOST))
 
