@@ -213,11 +213,12 @@ class Averager(SavedRounds):
 
     @torch.no_grad()
     def try_link(self, step_seconds: float) -> Measured:
-        """What a step takes, and what a round should: by sums of a number and of 64 KB.
+        """What a step takes, and what a round should: by sums of a number and of 64 KB of zeros.
 
         The first sum is also where workers wait for one another.
         """
-        group, numbers, times = self.group, self.message.vector.new_zeros(_TRIED), list[float]()
+        group, vector, times = self.group, self.message.vector, list[float]()
+        numbers = vector.new_zeros(min(_TRIED, len(vector)))
         for part in (numbers[:1], numbers):
             before = group.ledger.seconds("start")
             group.sum_(part, "start")
@@ -225,7 +226,7 @@ class Averager(SavedRounds):
         mine = numbers.new_tensor([step_seconds, *times])
         steps, least, all_of_it = group.gather(mine, "start").unbind(1)
         short, long = float(least.min()), float(all_of_it.min())
-        share = self.encoding.size(self.message.vector) / numbers.nbytes
+        share = self.encoding.size(vector) / numbers.nbytes
         return Measured(float(steps.mean()), short + max(0.0, long - short) * share, 0.0)
 
     def _average(self, means: Means) -> Iterator[Pending]:
