@@ -1,12 +1,12 @@
 """Periods by a given clock: AUC against steps of four simulated workers, and the time to a target.
 
     python experiments/period_curves.py --data DIR --seeds 0 1 2 --periods 8 64 512 auto
-    python experiments/period_curves.py --show
+    python experiments/period_curves.py --small ...        # images of 16 pixels, a small MLP: seconds a run
 
 Workers' arithmetic follows from the seed and the periods alone, and the seconds from the link: so
 AUC is taken from simulations, over several seeds, and seconds are steps times those of a step plus
-rounds times those of a round, both measured over the link (periods.py). "auto" gets these seconds
-in place of measured ones, and decides by them and by the drift of its own run.
+rounds times those of a round, both given for each link (LINKS). "auto" gets these seconds in place
+of measured ones, and decides by them and by the drift of its own run.
 
 A run may end at any step with a closing round, so AUC is that of the mean of the workers' weights
 every EVERY steps. The time to the target is that at which the mean curve of the seeds first passes
@@ -38,7 +38,7 @@ from codauc.reproduce.reproduction import made_by
 from codauc.workers import Group
 
 EVERY = 32
-# seconds of a step and of a round over links of 10, 100 and 1000 Mbit/s, as periods.py measures
+# seconds of a step and of a round over links of 10, 100 and 1000 Mbit/s: about those of periods.py
 LINKS = {"10mbit": (0.0095, 5.6), "100mbit": (0.0095, 0.52), "1000mbit": (0.0095, 0.075)}
 
 
