@@ -1,7 +1,7 @@
 """Periods by a given clock: AUC against steps of four simulated workers, and the time to a target.
 
     python experiments/period_curves.py --data DIR --seeds 0 1 2 --periods 8 64 512 auto
-    python experiments/period_curves.py --small ...        # images of 16 pixels, a small MLP: seconds a run
+    python experiments/period_curves.py --small ...        # small images, a small MLP
 
 Workers' arithmetic follows from the seed and the periods alone, and the seconds from the link: so
 AUC is taken from simulations, over several seeds, and seconds are steps times those of a step plus
