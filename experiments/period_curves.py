@@ -31,6 +31,7 @@ from torch import Tensor, nn
 from torch.nn.functional import avg_pool2d
 
 import codauc
+from codauc.algorithm import round_schedule
 from codauc.algorithm.round_periods import Measured
 from codauc.metrics.evaluation import evaluate
 from codauc.models import MLP
@@ -87,7 +88,8 @@ def train(data: Any, seed: int, period: int | str, steps: int, rate: str) -> dic
             coda.schedule.clock = GivenClock(step_seconds)
             ledger = group.ledger
             ledger.seconds = lambda *kinds: ledger.calls(kinds[0]) * round_seconds
-            coda.averager.try_link = lambda _: Measured(step_seconds, round_seconds, 0.0)
+            known = Measured(step_seconds, round_seconds, 0.0)
+            round_schedule.try_link = lambda *_: known
         for x, y in coda.stage(codauc.Stage(LR, steps, period, 32),
                                batches(data, group.size, group.rank, seed)):  # fmt: skip
             opt.zero_grad()

@@ -13,6 +13,7 @@ import codauc
 import vectors
 from codauc._internal.sync_periods import named_period
 from codauc.algorithm import round_schedule
+from codauc.algorithm.link_trial import try_link
 from codauc.algorithm.round_periods import (
     DRIFT,
     FIRST,
@@ -200,7 +201,7 @@ def test_auto_finds_long_periods_for_slow_rounds_and_short_ones_for_fast(timed):
 
 
 def test_auto_tries_the_link_before_its_first_round(timed, monkeypatch):
-    monkeypatch.setattr(round_schedule.Averager, "try_link", lambda *_: Measured(0.01, 1.0, 0.0))
+    monkeypatch.setattr(round_schedule, "try_link", lambda *_: Measured(0.01, 1.0, 0.0))
     timed(1.0)
 
     def work(group):
@@ -219,7 +220,8 @@ def test_a_round_should_take_what_small_sums_say_of_its_bytes(monkeypatch, compr
 
     def work(group):
         averager = Run(group, compress=compress).coda.averager
-        tried = averager.try_link(0.01)
+        vector = averager.message.vector
+        tried = try_link(group, vector, averager.encoding.size(vector), 0.01)
         before = sum(group.ledger.of(kind).sent for kind in ("round", "reply"))
         averager.round()
         return tried, sum(group.ledger.of(kind).sent for kind in ("round", "reply")) - before

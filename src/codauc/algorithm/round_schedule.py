@@ -8,6 +8,7 @@ from statistics import median
 from typing import Any
 
 from codauc.algorithm.coda_state import CoDAState
+from codauc.algorithm.link_trial import try_link
 from codauc.algorithm.round_periods import (
     TRIAL,
     Decision,
@@ -59,7 +60,9 @@ class RoundSchedule:
             self.averager.complete(step - self.synced_at)
             self._decide(step, stage)
         if self._untried(stage) and self._due(step, stage):
-            self.periods.measured = self.averager.try_link(self.clock.seconds)
+            vector = self.averager.message.vector
+            size = self.averager.encoding.size(vector)
+            self.periods.measured = try_link(self.averager.group, vector, size, self.clock.seconds)
             self._decide(0, stage)
         due = self._due(step, stage) and step != self.synced_at
         local = stage.local_every is not None and step != self.inner_at

@@ -30,8 +30,6 @@ from codauc.algorithm.trained_state import view_like
 from codauc.workers.agreement import compare
 from codauc.workers.group import Flight, Group, LocalGroup, Pending
 
-_TRIED = 1 << 14  # numbers whose sum shows a link's rate
-
 Method = TypeVar("Method", bound=Callable[..., Any])
 Around = Callable[[], AbstractContextManager[None]]
 
@@ -210,24 +208,6 @@ class Averager(SavedRounds):
     def measured(self) -> Measured | None:
         """What the last round said of all workers, if messages carry measures."""
         return self.message.heard
-
-    @torch.no_grad()
-    def try_link(self, step_seconds: float) -> Measured:
-        """What a step takes, and what a round should: by sums of a number and of 64 KB of zeros.
-
-        The first sum is also where workers wait for one another.
-        """
-        group, vector, times = self.group, self.message.vector, list[float]()
-        numbers = vector.new_zeros(min(_TRIED, len(vector)))
-        for part in (numbers[:1], numbers):
-            before = group.ledger.seconds("start")
-            group.sum_(part, "start")
-            times.append(group.ledger.seconds("start") - before)
-        mine = numbers.new_tensor([step_seconds, *times])
-        steps, least, all_of_it = group.gather(mine, "start").unbind(1)
-        short, long = float(least.min()), float(all_of_it.min())
-        share = self.encoding.size(vector) / numbers.nbytes
-        return Measured(float(steps.mean()), short + max(0.0, long - short) * share, 0.0)
 
     def _average(self, means: Means) -> Iterator[Pending]:
         before = self.group.ledger.seconds("round", "reply")
