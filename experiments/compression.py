@@ -2,8 +2,8 @@
 
     python experiments/compression.py --data DIR [--seeds 0 1 2] [--variants coda ...]
 
-CIFAR-10 as in network.py, the MLP, I = 64. Each stage returns the average of its iterates, so that
-the last model's AUC is not at the mercy of the last few steps. Finished runs are not run again.
+CIFAR-10 as in network.py, the MLP, I = 64 or 128. Each stage returns the average of its iterates,
+so that the last model's AUC is not at the mercy of the last few steps. Finished runs are kept.
 """
 
 from __future__ import annotations
@@ -20,16 +20,19 @@ import torch
 from network_training import METHODS, Numbers, build, curve, load, simulate
 
 from codauc.data import Task
+from codauc.reproduce.reproduction import made_by
 
-VARIANTS = (
-    "coda",
-    "coda-int2",
-    "coda-int4",
-    "coda-int8",
-    "coda-overlap",
-    "coda-bf16",
-    "coda-int8-overlap",
-)
+VARIANTS = {  # and what each is compared with
+    "coda": "coda",
+    "coda-int2": "coda",
+    "coda-int4": "coda",
+    "coda-int8": "coda",
+    "coda-overlap": "coda",
+    "coda-bf16": "coda",
+    "coda-int8-overlap": "coda",
+    "coda-128": "coda",
+    "coda-128-overlap": "coda-128",
+}
 NUMBERS = Numbers(lr=0.03, steps=256, stages=3, average=True)
 WORKERS = 4
 
@@ -41,17 +44,19 @@ def final_auc(data: Task, variant: str, seed: int) -> float:
 
 
 def show(results: list[dict[str, Any]]) -> str:
-    """A line for each variant: AUC by seed, and the difference to float32."""
+    """A line for each variant: AUC by seed, and the difference to the one without it."""
     found = {(r["variant"], r["seed"]): r["auc"] for r in results}
     seeds = sorted({seed for _, seed in found})
     lines = []
-    for variant in VARIANTS:
-        pairs = [(found.get((variant, s)), found.get(("coda", s))) for s in seeds]
+    for variant, other in VARIANTS.items():
+        pairs = [(found.get((variant, s)), found.get((other, s))) for s in seeds]
         values = [(a, b) for a, b in pairs if a is not None and b is not None]
         if values:
             aucs = " ".join(f"{a:.4f}" for a, _ in values)
-            mean = statistics.mean(a - b for a, b in values)
-            lines.append(f"{variant:18} {aucs}   mean difference {mean:+.4f}")
+            gaps = [a - b for a, b in values]
+            error = statistics.stdev(gaps) / len(gaps) ** 0.5 if len(gaps) > 1 else float("nan")
+            mean = f"{statistics.mean(gaps):+.4f} (se {error:.4f})"
+            lines.append(f"{variant:18} {aucs}   less {other}: {mean}")
     return "\n".join(lines)
 
 
@@ -60,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--data", type=Path, required=True, help="CIFAR-10's binary archive")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=VARIANTS)
+    parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=list(VARIANTS))
     parser.add_argument("--out", type=Path, default=Path("runs/compression"))
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
@@ -70,7 +75,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         data = load(options.data, seed)
         for variant in options.variants:
             if not any((r["variant"], r["seed"]) == (variant, seed) for r in read(path)):
-                record = {"variant": variant, "seed": seed, "auc": final_auc(data, variant, seed)}
+                record = {"variant": variant, "seed": seed, "commit": made_by()["commit"]}
+                record["auc"] = final_auc(data, variant, seed)
                 print(record, flush=True)
                 with path.open("a", encoding="utf-8") as file:
                     file.write(json.dumps(record) + "\n")

@@ -63,6 +63,8 @@ METHODS = {
         "CoDA, I=128, int2, outer step (1, 0.5)", 128, "coda", {"compress": "int2", "outer": _MILD}
     ),
     "coda-overlap": Method("CoDA, overlap", 64, "coda", {"delay": 56}),
+    "coda-128": Method("CoDA, I=128", 128, "coda"),
+    "coda-128-overlap": Method("CoDA, I=128, overlap", 128, "coda", {"delay": 80}),
     "coda-int8-overlap": Method(
         "CoDA, int8 and overlap", 64, "coda", {"compress": "int8", "delay": 16}
     ),

@@ -1,13 +1,12 @@
-"""Periods that set themselves against fixed ones, and the plan's hours against the clock.
+"""Periods that set themselves against fixed ones by the clock, and the plan's hours.
 
-    sudo python experiments/periods.py --data DIR --rate 1000mbit --fixed 1 8 64 512
-    sudo python experiments/periods.py --data DIR --rate 100mbit
+    sudo python experiments/periods.py --data DIR --rate 100mbit --runs auto:704 64:640
+    sudo python experiments/periods.py --data DIR --rate 10mbit --plan
     python experiments/periods.py --data DIR --show        # AUC of what was kept, and the tables
 
-Four hosts, the MLP and data of network.py, float32. What a fixed I needs to the target is the same
-over any link: it is trained once (`--fixed`), and its time elsewhere is its steps times the seconds
-of a step, plus its rounds times those of a round, both measured over that link. "auto" is trained
-over every link. The plan is compared with runs of I = 64, float32 and int2, by the clock.
+Four hosts, the MLP and data of network.py, float32. `--runs` names periods and the steps of each,
+which period_curves.py finds with other seeds; AUC is that of the run's end. The plan is compared
+with runs of I = 64, float32 and int2: hours by the clock, rounds and bytes with the ledger.
 """
 
 from __future__ import annotations
@@ -32,9 +31,9 @@ from codauc.metrics.evaluation import evaluate
 from codauc.training.communication_plan import Network, Workload, planned_runs
 from codauc.workers import Group
 
-MOST = {1: 512, 8: 768, 64: 1152, 512: 2048, "auto": 1152}  # steps that are enough
 LR, MOMENTUM, TARGET, HOSTS = 0.01, 0.9, 0.73, 4
 EVERY = 16  # steps between copies of the weights, which are taken after rounds
+MEETING = "meeting"  # what the clock needs, and no run
 
 
 class Run:
@@ -50,7 +49,7 @@ class Run:
 
     def train(self, period: int | str, steps: int) -> float:
         """Train; returns the seconds. Worker 0 keeps weights after rounds."""
-        self.group.sum_(torch.zeros(1), "start")
+        self.group.sum_(torch.zeros(1), MEETING)
         stage, began = codauc.Stage(LR, steps, period, DUAL_SAMPLES), time.perf_counter()
         for x, y in self.coda.stage(stage, self.source):
             self.opt.zero_grad()
@@ -58,11 +57,17 @@ class Run:
             self.opt.step()
             at, last = self.opt.steps, self.kept[-1][0] if self.kept else 0
             if self.coda.schedule.synced_at == at and at - last >= EVERY and not self.group.rank:
-                state = self.opt.model.state_dict()
-                weights = {name: tensor.clone() for name, tensor in state.items()}
-                rounds = self.group.ledger.rounds
-                self.kept.append((at, time.perf_counter() - began, rounds, weights))
-        return time.perf_counter() - began
+                self.keep(at, time.perf_counter() - began)
+        seconds = time.perf_counter() - began
+        if not self.group.rank:
+            self.keep(steps, seconds)
+        return seconds
+
+    def keep(self, step: int, seconds: float) -> None:
+        """A copy of the weights, to be evaluated when the clock has stopped."""
+        state = self.opt.model.state_dict()
+        weights = {name: tensor.clone() for name, tensor in state.items()}
+        self.kept.append((step, seconds, self.group.ledger.rounds, weights))
 
 
 def work(options: argparse.Namespace) -> None:
@@ -73,22 +78,23 @@ def work(options: argparse.Namespace) -> None:
         found["step"] = seconds_of_step(group, data)
         found["round"] = seconds_of_round(group, data)
         found["plan"] = [against_plan(group, data, codec, options, found["step"])
-                         for codec in (None, "int2")]  # fmt: skip
+                         for codec in (None, "int2") if options.plan]  # fmt: skip
         kept = {}
-        for period in [*options.fixed, "auto"]:
+        for period, steps in options.runs:
             before = group.ledger.rounds
             run = Run(group, data, options.seed)
-            seconds = run.train(period, MOST[period])
-            kept[str(period)] = [(s, t, r - before, w) for s, t, r, w in run.kept]
-            found["runs"][str(period)] = {"seconds": seconds, "steps": MOST[period]}
-            if period == "auto":
-                found["decisions"] = [list(d[:3]) for d in run.coda.schedule.periods.decisions]
+            seconds = run.train(period, steps)
+            name = f"{period}:{steps}"
+            kept[name] = [(s, t, r - before, w) for s, t, r, w in run.kept]
+            decided = [list(d[1:3]) for d in run.coda.schedule.periods.decisions]
+            found["runs"][name] = {"seconds": seconds, "decisions": decided}
             if group.rank == 0:
-                print(f"{options.rate} {period}: {seconds:.1f} s", flush=True)
+                print(f"{options.rate} {name}: {seconds:.1f} s {decided}", flush=True)
         if group.rank == 0:
-            torch.save(kept, options.out / f"{options.rate}.pt")
+            name = f"{options.rate}-seed{options.seed}{'-plan' * options.plan}"
+            torch.save(kept, options.out / f"{name}.pt")
             text = json.dumps(found, indent=1) + "\n"
-            (options.out / f"{options.rate}.json").write_text(text, encoding="utf-8")
+            (options.out / f"{name}.json").write_text(text, encoding="utf-8")
         group.sum_(torch.zeros(1), "end")
 
 
@@ -96,20 +102,16 @@ def seconds_of_step(group: Group, data: Any) -> float:
     """Of a step while all compute, the mean over the workers."""
     run = Run(group, data, 0)
     seconds = run.train(10_000, 128)
-    alone = torch.tensor([(seconds - seconds_of(group, "round") - seconds_of(group, "dual")) / 128])
-    return float(group.sum_(alone, "start") or alone) / group.size
-
-
-def seconds_of(group: Group, kind: str) -> float:
-    """What communication of a kind took so far."""
-    return group.ledger.seconds(kind)
+    alone = torch.tensor([(seconds - group.ledger.seconds("round", "dual")) / 128])
+    group.sum_(alone, MEETING)
+    return float(alone) / group.size
 
 
 def seconds_of_round(group: Group, data: Any) -> float:
     """Of a round when all come at once, the median of five."""
     run, times = Run(group, data, 0), []
     for _ in range(5):
-        group.sum_(torch.zeros(1), "start")
+        group.sum_(torch.zeros(1), MEETING)
         began = time.perf_counter()
         run.coda.averager.round()
         times.append(time.perf_counter() - began)
@@ -122,10 +124,8 @@ def against_plan(
     """Seconds of a run of I = 64 and what the plan says of it."""
     steps = 512 if quantity("rate", options.rate, _RATES, "") > 5e6 else 256
     parameters = sum(p.numel() for p in build("mlp", 0).parameters())
-    before = group.ledger.rounds, group.ledger.bytes_sent
-    run = Run(group, data, 0, codec)
-    start = group.ledger.bytes_sent
-    seconds = run.train(64, steps)
+    before = group.ledger.rounds, sent(group)
+    seconds = Run(group, data, 0, codec).train(64, steps)
     network = Network(group.size, quantity("rate", options.rate, _RATES, ""), 0.001)
     plans = planned_runs(Workload(parameters, step, steps, adaptive=False), network)
     (plan,) = [p for p in plans if (p.method, p.period, p.compress) == ("CoDA", 64, codec)]
@@ -135,40 +135,43 @@ def against_plan(
         "seconds": seconds,
         "planned": plan.seconds,
         "rounds": [group.ledger.rounds - before[0], plan.rounds],
-        "bytes": [group.ledger.bytes_sent - start, plan.bytes_per_worker],
+        "bytes": [sent(group) - before[1], plan.bytes_per_worker],
     }
 
 
+def sent(group: Group) -> int:
+    """Bytes that this worker sent, but for those of the clock."""
+    return group.ledger.bytes_sent - group.ledger.of(MEETING).sent
+
+
 def show(options: argparse.Namespace) -> None:
-    """Time to the target of every period over every link."""
-    data, hits = load(options.data, options.seed), {}
-    found = {path.stem: json.loads(path.read_text()) for path in options.out.glob("*bit.json")}
-    model = build("mlp", options.seed)
-
-    def first_hit(history: list[Any]) -> tuple[int, float, int] | None:
-        for step, seconds, rounds, weights in history:
-            model.load_state_dict(weights)
-            if evaluate(model, data.test_x, data.test_y).value >= options.target:
-                return step, seconds, rounds
-        return None
-
-    for rate in found:
-        for period, history in torch.load(options.out / f"{rate}.pt").items():
-            hits[rate, period] = first_hit(history)
-            print(rate, period, "reached", hits[rate, period], flush=True)
-    fixed = {period: hit for (_, period), hit in hits.items() if period != "auto" and hit}
-    for rate, each in found.items():
-        times = {p: hit[0] * each["step"] + hit[2] * each["round"] for p, hit in fixed.items()}
-        auto = hits[rate, "auto"]
-        text = ", ".join(f"I={p}: {seconds:.1f} s" for p, seconds in times.items())
-        print(f"{rate}: step {1e3 * each['step']:.1f} ms, round {each['round']:.3f} s; {text}")
-        if auto:
-            print(f"  auto: {auto[1]:.1f} s, {auto[1] / min(times.values()):.2f} of the best; "
-                  f"{each['decisions']}")  # fmt: skip
-        for plan in each["plan"]:
+    """Of every run its seconds, rounds and last AUC, and when it was first at the target."""
+    for path in sorted(options.out.glob("*.json")):
+        found = json.loads(path.read_text())
+        data, model = load(options.data, found["seed"]), build("mlp", 0)
+        print(f"{found['rate']}, seed {found['seed']}: step {1e3 * found['step']:.1f} ms, round "
+              f"{found['round']:.3f} s")  # fmt: skip
+        for name, history in torch.load(path.with_suffix(".pt")).items():
+            curve = []
+            for step, seconds, rounds, weights in history:
+                model.load_state_dict(weights)
+                value = evaluate(model, data.test_x, data.test_y).value
+                curve.append((step, seconds, rounds, value))
+            hit = next((point for point in curve if point[3] >= options.target), None)
+            at = f"{hit[1]:.1f} s, {hit[0]} steps" if hit else "not"
+            step, seconds, rounds, value = curve[-1]
+            print(f"  {name}: {seconds:.1f} s, {rounds} rounds, AUC {value:.4f}; at "
+                  f"{options.target}: {at}; {found['runs'][name]['decisions']}")  # fmt: skip
+        for plan in found["plan"]:
             codec, counted = plan["compress"] or "float32", f"{plan['rounds']}, {plan['bytes']}"
             print(f"  plan, {codec}: {plan['planned']:.2f} s, the clock {plan['seconds']:.2f} s; "
                   f"rounds and bytes {counted}")  # fmt: skip
+
+
+def period_and_steps(text: str) -> tuple[int | str, int]:
+    """Of "auto:1152" or "64:640"."""
+    period, steps = text.split(":")
+    return period if period == "auto" else int(period), int(steps)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -178,7 +181,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--data", type=Path, required=True, help="CIFAR-10's binary archive")
     parser.add_argument("--rate", default="100mbit")
-    parser.add_argument("--fixed", type=int, nargs="*", choices=[1, 8, 64, 512], default=[])
+    parser.add_argument("--runs", type=period_and_steps, nargs="*", default=[], metavar="I:STEPS")
+    parser.add_argument("--plan", action="store_true", help="compare the plan with two runs")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--target", type=float, default=TARGET)
     parser.add_argument("--out", type=Path, default=Path("runs/periods"))

@@ -25,20 +25,23 @@ Found = Sequence[Mapping[str, Any]]
 
 
 def write_page(found: Found) -> None:
-    """Write the table and the picture under the text of docs/records.md."""
+    """Write the table under the text of docs/records.md, and the picture if its runs are here."""
     path = DOCS / "records.md"
-    text = path.read_text(encoding="utf-8").split(MARK)[0]
-    path.write_text(text + MARK + "\n" + "\n".join(_lines(found)) + "\n", encoding="utf-8")
-    (DOCS / "records.svg").write_text(picture(found), encoding="utf-8")
+    text, _, before = path.read_text(encoding="utf-8").partition(MARK)
+    lines = "\n".join(_lines(found, before.splitlines()))
+    path.write_text(f"{text}{MARK}\n{lines}\n", encoding="utf-8")
+    if any(run["variant"] == "i1" and run["seed"] == 0 for run in found):
+        (DOCS / "records.svg").write_text(picture(found), encoding="utf-8")
 
 
-def _lines(found: Found) -> list[str]:
+def _lines(found: Found, before: Sequence[str]) -> list[str]:
+    """Those of the runs that are here, and of the others those of before."""
     head = "| | seeds | iterations | rounds | MB to the target | final AUC | commit |"
     lines = ["![AUC against bytes](records.svg)", "", head, "|---|---|---|---|---|---|---|"]
-    for name in LABELS:
+    for name, label in LABELS.items():
         runs = [r for r in found if r["variant"] == name and r["hit"]]
-        if runs:
-            lines.append(_line(name, runs))
+        kept = [line for line in before if line.startswith(f"| {label} |")]
+        lines += [_line(name, runs)] if runs else kept
     return lines
 
 

@@ -21,37 +21,74 @@ def planned(capsys, *options):
     return json.loads(capsys.readouterr().out)
 
 
+def ledger_of_a_run(make, steps, period, options, *, optimizer=codauc.PPDAdam, factor=None):
+    """Rounds and all bytes of each of three workers in one stage of their own loop."""
+
+    def work(group):
+        torch.manual_seed(0)
+        model, loss = make(), codauc.MinMaxAUCLoss(pos_ratio=0.5)
+        opt = optimizer(model, loss, lr=1e-3)
+        coda = codauc.CoDA(opt, group, **options)
+        data = [(torch.randn(4, 3, 32, 32), torch.tensor([1, 0, 0, 1]))]
+        stage = codauc.Stage(lr=1e-3, steps=steps, sync_every=period, dual_samples=4)
+        for x, y in coda.stage(stage, data):
+            if factor is not None:
+                opt.param_groups[0]["lr"] = 1e-3 * factor(opt.steps)
+            opt.zero_grad()
+            loss(model(x), y).backward()
+            opt.step()
+        return group.ledger.rounds, group.ledger.bytes_sent
+
+    return codauc.launch(work, workers=3, simulate=True)
+
+
+def run_of(found, period, compress):
+    wanted = ("NP-PPD-SG" if period == 1 else "CoDA", period, compress)
+    (run,) = [r for r in found["runs"] if (r["method"], r["period"], r["compress"]) == wanted]
+    return run["rounds"], run["bytes_per_worker"]
+
+
+PATCHNET = ("--workers", "3", "--model", "patchnet", "--steps", "150", "--step-time", "1ms")
 PLANNED = [(1, None), (8, "int8"), (8, "int2"), ("qsr:32", None), ("qsr:32", "int2")]
 
 
 @pytest.mark.parametrize(("period", "compress"), PLANNED)
 def test_rounds_and_bytes_equal_the_ledger_of_the_run_that_follows(capsys, period, compress):
-    found = planned(
-        capsys, "--workers", "3", "--model", "patchnet", "--steps", "150", "--step-time", "1ms"
-    )
-    factor = factor_of(Recipe(), 150)
-    wanted = ("NP-PPD-SG" if period == 1 else "CoDA", period, compress)
-    (run,) = [r for r in found["runs"] if (r["method"], r["period"], r["compress"]) == wanted]
+    found, factor = planned(capsys, *PATCHNET), factor_of(Recipe(), 150)
+    counted = ledger_of_a_run(PatchNet, 150, period, {"compress": compress}, factor=factor)
+    assert {run_of(found, period, compress)} == set(counted)
 
-    def work(group):
-        torch.manual_seed(0)
-        model, loss = PatchNet(), codauc.MinMaxAUCLoss(pos_ratio=0.5)
-        opt = codauc.PPDAdam(model, loss)
-        coda = codauc.CoDA(opt, group, compress=compress)
-        data = [(torch.randn(4, 3, 32, 32), torch.tensor([1, 0, 0, 1]))]
-        stage = codauc.Stage(lr=1e-3, steps=150, sync_every=period, dual_samples=4)
-        for x, y in coda.stage(stage, data):
-            opt.param_groups[0]["lr"] = 1e-3 * factor(opt.steps)
-            opt.zero_grad()
-            loss(model(x), y).backward()
-            opt.step()
-        kinds = group.ledger.tallies
-        return group.ledger.rounds, sum(
-            kinds[k].sent for k in ("round", "reply", "dual") if k in kinds
-        )
 
-    for rounds, sent in codauc.launch(work, workers=3, simulate=True):
-        assert (run["rounds"], run["bytes_per_worker"]) == (rounds, sent)
+@pytest.mark.parametrize("compress", [None, "int8", "int2"])
+@pytest.mark.parametrize("optimizer", [codauc.PPDSG, codauc.PPDAdam])
+@pytest.mark.parametrize("way", ["outer", "correct", "delay"])
+def test_outer_steps_and_delays_send_nothing_and_control_variates_are_planned(
+    capsys, way, optimizer, compress
+):
+    value = {"outer": codauc.Nesterov(), "correct": "scaffold", "delay": 3}[way]
+    options = ["--correct", value] if way == "correct" else []
+    options += ["--recipe", "paper"] if optimizer is codauc.PPDSG else []
+    found = planned(capsys, *PATCHNET[:-3], "20", *PATCHNET[-2:], *options)
+    ways = {"compress": compress, way: value}
+    counted = ledger_of_a_run(PatchNet, 20, 8, ways, optimizer=optimizer)
+    assert {run_of(found, 8, compress)} == set(counted)
+
+
+@pytest.mark.parametrize("compress", [None, "int2"])
+def test_the_counters_of_batchnorm_are_compared_at_the_start(capsys, compress):
+    found = planned(capsys, "--workers", "3", "--model", "resnet8", "--steps", "9", "--step-time",
+                    "1ms")  # fmt: skip
+    counted = ledger_of_a_run(codauc.models.ResNet8, 9, 8, {"compress": compress})
+    assert {run_of(found, 8, compress)} == set(counted)
+
+
+def test_where_one_worker_is_faster_it_is_suggested(capsys):
+    slow = ("--parameters", "25m", "--step-time", "0.5ms", "--recipe", "paper")
+    assert planned(capsys, "--workers", "4", *slow)["command"] == "codauc train DATA --recipe paper"
+    assert main(["plan", "--workers", "4", *slow, *LINK]) == 0
+    said = capsys.readouterr().out
+    assert "slower than one alone" in said
+    assert said.endswith("Use: codauc train DATA --recipe paper\n")
 
 
 def test_a_network_with_batchnorm_counts_its_statistics(capsys):

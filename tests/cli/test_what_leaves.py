@@ -136,6 +136,7 @@ KINDS = {
     "by site": PLAIN,
     "corrected": {**PLAIN, "correct": "scaffold"},
     "compressed": {**PLAIN, "compress": "int8", "delay": 1},
+    "by measured times": {**PLAIN, "sync_every": "auto", "steps": 40},
     "steady": {**PLAIN, "select": "steady", "model": "tabular"},
     "the paper's": {**PLAIN, "recipe": "paper"},
     "a test site": {**PLAIN, "test_site": "s1", "threshold": "f1"},

@@ -41,7 +41,7 @@ SCENARIOS = {
         "falling": 0.8,
         "coda": {"compress": "int2", "outer": codauc.Nesterov(0.9, 0.5)},
     },
-    "auto": {"stage": {"sync_every": "auto"}},
+    "auto": {"stage": {"sync_every": "auto"}},  # the third stage tries the link, then has rounds
     "corrected": {"coda": {"correct": "scaffold"}},
     "corrected, adaptive, int8, outer": {
         "kind": codauc.PPDAdam,
@@ -125,7 +125,7 @@ def train(
     engine = codauc.CoDA(optimizer, group, shards=shards, **(coda or {}))
     if stages[0].sync_every == "auto":  # times that are equal in every process
         engine.schedule.clock = FixedClock()
-        group.ledger.seconds = lambda *_: 0.0015 * group.ledger.calls("round")
+        group.ledger.seconds = lambda *_: 0.0015 * sum(map(group.ledger.calls, ("start", "round")))
     x, y = shard(group.rank, dtype)
     source = batches(x, y)
     for each in stages:

@@ -33,6 +33,9 @@ class Encoding(Protocol):
     def average(self, message: Tensor, means: Means) -> Iterator[Pending]:
         """The collectives; after the last one `message` holds the answer."""
 
+    def size(self, message: Tensor) -> int:
+        """Bytes of a sum that sends as much as the collectives."""
+
     def reset(self, message: Tensor) -> None:
         """All workers have this message: changes count from here."""
 
@@ -58,6 +61,10 @@ class Plain:
         """Sum in place."""
         del means
         yield self.group.start(Call("sum_", self.kind, message, message))
+
+    def size(self, message: Tensor) -> int:
+        """Its own."""
+        return message.nbytes
 
     def reset(self, message: Tensor) -> None:
         """Nothing to keep."""
@@ -133,6 +140,11 @@ class Compressed:
         yield self.group.start(Call("gather", "reply", self.mine.data, self.back.data))
         self._keep_errors(means)
         self._read(message)
+
+    def size(self, message: Tensor) -> int:
+        """Of all rows: they go out once, and as many answers once."""
+        del message
+        return self.sent.data.nbytes
 
     def _write(self, message: Tensor, means: Means) -> None:
         weights, averaged, moments, variates, exact, summed = self._parts(message)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 REQUESTS = ("stop", "leave", "save")  # what a worker can ask of all
 NUMBER = 4  # bytes of a float32
+HASH = 8  # bytes of a hash, which workers compare at the start
 BITS = {"bf16": 16, "int8": 8, "int4": 4, "int2": 2}  # of a compressed weight
 BLOCK = 256  # weights that share a scale, where integers are sent
 
@@ -55,36 +56,69 @@ class Network:
 
 @dataclass(frozen=True)
 class RoundCost:
-    """Bytes that one worker sends in a collective, and the seconds it takes."""
+    """Bytes that one worker sends in collectives, and the seconds these take."""
 
     bytes: int
     seconds: float
 
 
-def round_cost(
-    network: Network,
-    parameters: int,
-    exact: int = 0,
-    *,
-    moments: int = 0,
-    tasks: int = 1,
-    compress: str | None = None,
-) -> RoundCost:
-    """Of a network's parameters, and `exact` further numbers: its BatchNorm statistics.
+@dataclass(frozen=True)
+class MessageSizes:
+    """What a round's message holds.
 
-    `PPDAdam` also sends second `moments`, as many as there are parameters.
+    A network's `parameters` and BatchNorm `statistics`; second `moments` of `PPDAdam` and control
+    `variates`, as many as there are parameters (variates also of a, b and alpha); seconds and
+    drift for the period "auto", while `measuring`.
+    """
 
-    >>> cost = round_cost(Network(4, 12.5e6, 0.001), 1_000_000)
+    parameters: int
+    statistics: int = 0
+    moments: bool = False
+    variates: bool = False
+    measuring: bool = False
+    tasks: int = 1
+
+    def coded(self) -> tuple[int, int, int]:
+        """Numbers that compression codes: weights, moments, variates."""
+        n = self.parameters
+        return n, n * self.moments, n * self.variates
+
+    def exact(self, workers: int) -> int:
+        """All other numbers."""
+        own = 3 * self.tasks * (1 + self.variates)
+        return self.statistics + own + sum(tail_lengths(self.tasks, workers, self.measuring))
+
+
+def round_cost(network: Network, sizes: MessageSizes, compress: str | None = None) -> RoundCost:
+    """Of a round with such a message.
+
+    >>> cost = round_cost(Network(4, 12.5e6, 0.001), MessageSizes(1_000_000))
     >>> cost.bytes, round(cost.seconds, 3)
     (6000090, 0.486)
     """
-    k, beside = network.workers, exact + 3 * tasks + sum(tail_lengths(tasks, network.workers))
+    k, exact = network.workers, sizes.exact(network.workers)
     if compress is None:
-        numbers = parameters + moments + beside
+        numbers = sum(sizes.coded()) + exact
         return RoundCost(network.sum_bytes(numbers), network.sum_seconds(numbers))
-    coded = [coded_bytes(numbers, k, compress) for numbers in (parameters, moments)]
-    sent = 2 * (k - 1) * row_bytes(-(-beside // k), *coded)
+    coded = [coded_bytes(numbers, k, compress) for numbers in sizes.coded()]
+    sent = 2 * (k - 1) * row_bytes(-(-exact // k), *coded)
     return RoundCost(sent, k * network.latency + sent / network.bandwidth)
+
+
+def start_cost(network: Network, stages: int = 1, outside: int = 0) -> RoundCost:
+    """Of the start: hashes of settings and weights, and of the settings of each stage.
+
+    All workers made the network with the same seed, so that its weights are not sent, and know the
+    share of positives. Tensors `outside` rounds (frozen weights, counters of BatchNorm) have a hash
+    for each dtype.
+
+    >>> start_cost(Network(4, 12.5e6, 0.001), stages=3)
+    RoundCost(bytes=120, seconds=0.0150096)
+    """
+    hashes = 2 + outside + stages
+    others = network.workers - 1
+    sent = hashes * others * HASH
+    return RoundCost(sent, hashes * others * network.latency + sent / network.bandwidth)
 
 
 def estimate_cost(network: Network, statistics: int = 0, tasks: int = 1) -> RoundCost:

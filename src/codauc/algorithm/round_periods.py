@@ -7,8 +7,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-SHARE = 0.05  # of the time, that "auto" lets rounds take
-DRIFT = 0.05  # |w - mean| / |mean| at rounds, up to which "auto" looks at time alone
+SHARE = 0.05  # of the time, that "auto" lets rounds take where drift is small
+DRIFT = 0.2  # |w - mean| / |mean| at rounds with which steps to a given AUC are taken to double
+DOUBLING = 512  # the period with which they are taken to double until drift is known
+TRIAL = 16  # steps before "auto" tries the link, so that not even its first round is a guess
+FIRST = 64  # its periods where times are not known
 LONGEST = 64  # periods of "qsr" are at most so many times the first
 _MOST = 1 << 20  # steps of a period of "auto"
 
@@ -63,24 +66,36 @@ def quadratic_rounds(steps: int, first: int, factor: Callable[[int], float]) -> 
 
 
 def measured_period(last: int, least: int, measured: Measured) -> int:
-    """The shortest period whose round takes at most 5% of the time, while drift stays in bounds.
+    """The period that is soonest at a given AUC, or the shortest whose rounds take 5% of the time.
 
-    `last` is the period before the round whose drift was measured; drift is taken to grow in
-    proportion to the period. Where the two cannot both be had, the period lies between them, twice
-    as near to drift's on a logarithmic scale: steps to a given AUC grow slowly with the period,
-    about as its power 0.3 where this was measured, and over a slow link rounds are nearly all.
+        time per sample = (1 + I / I_d) (s + r / I), least at I = sqrt(I_d r / s)
+
+    with s and r the seconds of a step and of a round. The square of the drift grows in proportion
+    to the period, as that of a random walk, and steps to a given AUC are taken to grow with it:
+    they double at I_d, or as long as drift is not known at 512. `last` is the period before the
+    round whose drift was measured. A longer period than that of 5% would save next to nothing.
 
     >>> measured_period(1, 1, Measured(0.01, 0.1, 0.0001))
     190
     >>> measured_period(64, 1, Measured(0.01, 10.0, 0.1))
-    269
+    506
     """
     if measured.round_seconds <= 0 or measured.step_seconds <= 0:
-        return least
-    cheap = measured.round_seconds * (1 - SHARE) / (SHARE * measured.step_seconds)
-    near = last * DRIFT / measured.drift if measured.drift > 0 else math.inf
-    period = cheap if cheap <= near else near * (cheap / near) ** (1 / 3)
+        return max(least, FIRST)
+    steps = measured.round_seconds / measured.step_seconds  # that a round takes
+    cheap = steps * (1 - SHARE) / SHARE
+    doubled = last * (DRIFT / measured.drift) ** 2 if measured.drift > 0 else DOUBLING
+    period = min(cheap, math.sqrt(doubled * steps))
     return max(least, min(math.ceil(period - 1e-9), _MOST))
+
+
+def evened(period: int, left: int) -> int:
+    """A stage's remaining steps in equal periods, about as long: the last is none of a few steps.
+
+    >>> [evened(100, left) for left in (1000, 250, 120, 60)]
+    [100, 84, 60, 60]
+    """
+    return -(-left // -(-left // period))
 
 
 @dataclass

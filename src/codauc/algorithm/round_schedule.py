@@ -8,9 +8,13 @@ from statistics import median
 from typing import Any
 
 from codauc.algorithm.coda_state import CoDAState
+from codauc.algorithm.link_trial import try_link
 from codauc.algorithm.round_periods import (
+    TRIAL,
     Decision,
+    Measured,
     PeriodState,
+    evened,
     measured_period,
     quadratic_period,
 )
@@ -39,7 +43,9 @@ class RoundSchedule:
         """The first step of a stage comes next."""
         self.synced_at = self.inner_at = 0
         self.stages = stages
-        if isinstance(stage.sync_every, str):
+        if self._untried(stage):
+            self.periods.next_at = TRIAL
+        elif isinstance(stage.sync_every, str):
             self._decide(0, stage)
 
     def sync(self, step: int, stage: Stage) -> None:
@@ -53,6 +59,11 @@ class RoundSchedule:
         if self.averager.under_way and step >= self.synced_at + self.delay:
             self.averager.complete(step - self.synced_at)
             self._decide(step, stage)
+        if self._untried(stage) and self._due(step, stage):
+            vector = self.averager.message.vector
+            size = self.averager.encoding.size(vector)
+            self.periods.measured = try_link(self.averager.group, vector, size, self.clock.seconds)
+            self._decide(0, stage)
         due = self._due(step, stage) and step != self.synced_at
         local = stage.local_every is not None and step != self.inner_at
         if local and (_ends(step, stage, stage.local_every) or due) and (self.delay or not due):
@@ -80,12 +91,25 @@ class RoundSchedule:
             return
         kept, measured = self.periods, None
         if stage.sync_every == "auto":
-            measured = kept.measured = self.averager.measured if step else kept.measured
+            measured = kept.measured = self._measured() if step else kept.measured
             least = self.delay + 1
-            period = measured_period(kept.before, least, measured) if measured else least
+            period = measured_period(kept.before, least, measured or Measured(0.0, 0.0, 0.0))
+            period = max(least, evened(period, stage.steps - self.synced_at))
         else:
             period = quadratic_period(stage.least_period, kept.peak, self._factor())
         kept.decide(Decision(self.stages, self.synced_at, period, measured))
+
+    def _untried(self, stage: Stage) -> bool:
+        """Whether nothing is known of the link by which a period is to be found."""
+        several = self.averager.group.size > 1
+        return stage.sync_every == "auto" and several and self.periods.measured is None
+
+    def _measured(self) -> Measured | None:
+        """What the last round said; its seconds are first known at the second."""
+        heard, before = self.averager.measured, self.periods.measured
+        if heard is None or before is None or heard.round_seconds > 0:
+            return heard
+        return heard._replace(round_seconds=before.round_seconds)
 
     def _factor(self) -> float:
         """What a scheduler multiplies the stage's step size by."""

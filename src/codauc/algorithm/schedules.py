@@ -27,7 +27,7 @@ class Stage:
 
     `sync_every` may also say how the period sets itself: "qsr:8" begins with I = 8 and grows as the
     step size falls within the run, I = 8 (eta_peak / eta)^2; "auto" measures steps, rounds and
-    drift, and finds the shortest period whose rounds take at most 5% of the time.
+    drift, and takes the period by which a given AUC should be reached soonest.
 
     >>> Stage(lr=0.1, steps=100, sync_every=64).rounds
     2

@@ -177,6 +177,8 @@ def _plan(parser: Parser) -> None:
     _add(parser, "--pos-ratio", "share of positives, for what it asks for", "P", type=float)
     _add(parser, "--recipe", "default, whose adaptive steps send second moments, or paper", "NAME",
          choices=("default", "paper"), default="default")  # fmt: skip
+    _add(parser, "--correct", "control variates for workers whose data differ, which are sent, too",
+         "NAME", choices=("scaffold",))  # fmt: skip
     _add(parser, *_JSON)
 
 

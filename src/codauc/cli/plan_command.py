@@ -60,6 +60,7 @@ def plan_text(options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     gain = plans.speed_up(work, best, network.workers)
     two = replace(network, workers=2)
     second = plans.speed_up(work, plans.recommended(plans.planned_runs(work, two)), 2)
+    command = _command(best if gain > 1 else None, network.workers, work)  # nor are two faster then
     ways = plans.ways_to_average(work, network) if network.workers >= _MANY else []
     notes = [
         *_notes(gain, network.workers, second, plans.most_workers(work, network, best.period)),
@@ -77,13 +78,13 @@ def plan_text(options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
             table(heads, rows),
             "",
             *notes,
-            f"Use: {_command(best, network, adaptive=work.adaptive)}",
+            f"Use: {command}",
         ]
     )
     values = {
         "workload": asdict(work),
         "network": asdict(network),
-        "command": _command(best, network, adaptive=work.adaptive),
+        "command": command,
     }
     lists = {"runs": [asdict(run) for run in runs], "averaging": [asdict(way) for way in ways]}
     return text, {**values, **lists, "speed_up": gain, "speed_up_of_two": second}
@@ -113,7 +114,7 @@ def _workload(options: dict[str, Any]) -> Any:
         if options["measure"]:
             raise ValueError("--measure without --model: expected one, such as --model resnet20.")
         count = quantity("parameters", options["parameters"], _COUNTS, "1.1m")
-        return plans.Workload(round(count), seconds, options["steps"], adaptive=_adaptive(options))
+        return plans.Workload(round(count), seconds, options["steps"], **_of_recipe(options))
     return _of_model(options, seconds)
 
 
@@ -131,11 +132,11 @@ def _of_model(options: dict[str, Any], seconds: float) -> Any:
     model = build(name, **arguments)
     if options["measure"]:
         seconds = plans.measured_step(model, inputs)
-    return plans.workload_of(model, options["steps"], seconds, adaptive=_adaptive(options))
+    return plans.workload_of(model, options["steps"], seconds, **_of_recipe(options))
 
 
-def _adaptive(options: dict[str, Any]) -> bool:
-    return bool(options["recipe"] != "paper")
+def _of_recipe(options: dict[str, Any]) -> dict[str, bool]:
+    return {"adaptive": options["recipe"] != "paper", "corrected": options["correct"] is not None}
 
 
 def _notes(gain: float, workers: int, second: float, most: int) -> list[str]:
@@ -207,9 +208,11 @@ def _of_many(ways: list[Any]) -> list[str]:
     ]
 
 
-def _command(run: Any, network: Any, *, adaptive: bool) -> str:
-    compress = f" --compress {run.compress}" if run.compress else ""
-    recipe = "" if adaptive else " --recipe paper"
-    return (
-        f"codauc train DATA{recipe} --workers {network.workers} --sync-every {run.period}{compress}"
-    )
+def _command(run: Any, workers: int, work: Any) -> str:
+    """Of a run of several workers; of none, that of one, which sends nothing."""
+    words = ["codauc train DATA", "" if work.adaptive else "--recipe paper"]
+    if run is not None:
+        words += [f"--workers {workers} --sync-every {run.period}"]
+        words += [f"--compress {run.compress}" if run.compress else ""]
+        words += ["--correct scaffold" if work.corrected else ""]
+    return " ".join(word for word in words if word)

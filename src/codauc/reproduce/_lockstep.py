@@ -19,7 +19,7 @@ from codauc.algorithm.compression import Compressed, Means, StateSizes
 from codauc.algorithm.inner_steps import BatchMeans, InnerVariables, gradient_step, towards
 from codauc.algorithm.objective import gradients
 from codauc.algorithm.outer_step import Nesterov, OuterStep
-from codauc.algorithm.round_costs import Network, estimate_cost, round_cost
+from codauc.algorithm.round_costs import MessageSizes, Network, estimate_cost, round_cost
 from codauc.algorithm.schedules import Stage
 from codauc.algorithm.sites import Mean
 from codauc.models.small_networks import PatchNet, joined_places, patches_of
@@ -77,7 +77,7 @@ class Lockstep:
         self.encodings = [self._encoding(compress) for _ in range(workers)] if compress else []
         self._restart_encodings()
         network = Network(workers, 1.0, 0.0)
-        self.round_bytes = round_cost(network, len(start), compress=compress).bytes
+        self.round_bytes = round_cost(network, MessageSizes(len(start)), compress).bytes
         self.estimate_bytes = estimate_cost(network).bytes
         self.progress = LockstepProgress(0, 0, 0, stage_end=False)
 

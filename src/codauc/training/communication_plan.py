@@ -8,14 +8,22 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
-from torch.nn.modules.batchnorm import _NormBase
 
 from codauc._internal.sync_periods import named_period
 from codauc.algorithm.loss import MinMaxAUCLoss
 from codauc.algorithm.ppdadam import PPDAdam
-from codauc.algorithm.round_costs import NUMBER, estimate_cost, round_cost
+from codauc.algorithm.ppdsg import PPDSG
+from codauc.algorithm.round_costs import (
+    NUMBER,
+    MessageSizes,
+    RoundCost,
+    estimate_cost,
+    round_cost,
+    start_cost,
+)
 from codauc.algorithm.round_costs import Network as Network
 from codauc.algorithm.round_periods import Measured, measured_period, quadratic_rounds
+from codauc.algorithm.same_start import tensors_outside_rounds
 from codauc.algorithm.schedules import Stage
 from codauc.algorithm.theory import step_limits
 from codauc.runs.settings import Recipe
@@ -38,6 +46,8 @@ class Workload:
     steps: int
     statistics: int = 0  # of BatchNorm
     adaptive: bool = True  # PPDAdam, as the default recipe: its second moments are sent, too
+    corrected: bool = False  # whether control variates are sent
+    outside: int = 0  # dtypes of tensors that no round averages
 
 
 @dataclass(frozen=True)
@@ -63,13 +73,20 @@ class PlannedRun:
         return self.communicating / self.seconds
 
 
-def workload_of(model: nn.Module, steps: int, step_seconds: float, *, adaptive: bool) -> Workload:
-    """A network's parameters that are trained, and its statistics."""
-    parameters = sum(p.numel() for p in model.parameters() if p.requires_grad)
-    norms = [module for module in model.modules() if isinstance(module, _NormBase)]
-    buffers = [b for norm in norms for b in norm._buffers.values() if b is not None]
-    statistics = sum(buffer.numel() for buffer in buffers if buffer.is_floating_point())
-    return Workload(parameters, step_seconds, steps, statistics, adaptive)
+def workload_of(
+    model: nn.Module, steps: int, step_seconds: float, *, adaptive: bool, corrected: bool = False
+) -> Workload:
+    """A network's parameters that are trained, its statistics, and what is neither."""
+    opt = PPDSG(model, MinMaxAUCLoss(pos_ratio=0.5))
+    return Workload(
+        opt.trained.weight_size,
+        step_seconds,
+        steps,
+        sum(tensor.numel() for tensor in opt.trained.statistics),
+        adaptive,
+        corrected,
+        len(tensors_outside_rounds(opt)),
+    )
 
 
 def measured_step(model: nn.Module, inputs: torch.Tensor, repeats: int = 10) -> float:
@@ -92,7 +109,8 @@ def planned_runs(work: Workload, network: Network) -> list[PlannedRun]:
     "qsr" is a period that grows as the step size falls; what "auto" would do is an estimate.
 
     Rounds and bytes of CoDA and NP-PPD-SG are those that the ledger of a run of one stage counts,
-    its closing round and its estimate of alpha included; evaluations come on top.
+    with its start, its closing round and its estimate of alpha. On top come evaluations, and worker
+    0's network where the others did not make it with the same seed.
     """
     found = [_data_parallel(work, network), _rounds("NP-PPD-SG", work, network, 1, None)]
     for period in PERIODS:
@@ -110,32 +128,50 @@ def _data_parallel(work: Workload, network: Network) -> PlannedRun:
 
 
 def _rounds(
-    method: str, work: Workload, network: Network, period: int | str, compress: str | None
+    method: str,
+    work: Workload,
+    network: Network,
+    period: int | str,
+    compress: str | None,
+    *,
+    measuring: bool = False,
 ) -> PlannedRun:
     rounds = Stage(lr=0.1, steps=work.steps, sync_every=period, dual_samples=_DUAL_SAMPLES).rounds
     if isinstance(period, str) and work.adaptive:  # the default recipe's step size falls
         factor = factor_of(Recipe(), work.steps)
         rounds = sum(1 for _ in quadratic_rounds(work.steps, named_period(period)[1], factor))
-    moments = work.parameters if work.adaptive else 0
-    cost = round_cost(network, work.parameters, work.statistics, moments=moments, compress=compress)
-    estimate = estimate_cost(network, work.statistics)
+    cost = _round_cost(work, network, compress, measuring=measuring)
+    once = start_cost(network, 1, work.outside), estimate_cost(network, work.statistics)
     return PlannedRun(
         method=method,
         period=period,
         compress=compress,
         rounds=rounds,
-        bytes_per_worker=rounds * cost.bytes + estimate.bytes,
+        bytes_per_worker=rounds * cost.bytes + sum(part.bytes for part in once),
         computing=work.steps * work.step_seconds,
-        communicating=rounds * cost.seconds + estimate.seconds,
+        communicating=rounds * cost.seconds + sum(part.seconds for part in once),
     )
+
+
+def _round_cost(
+    work: Workload, network: Network, compress: str | None, *, measuring: bool = False
+) -> RoundCost:
+    sizes = MessageSizes(
+        work.parameters,
+        work.statistics,
+        moments=work.adaptive,
+        variates=work.corrected,
+        measuring=measuring,
+    )
+    return round_cost(network, sizes, compress)
 
 
 def _estimated(work: Workload, network: Network, compress: str | None) -> PlannedRun:
     """What "auto" would do if times were as given here and drift small, after its first rounds."""
-    once = _rounds("CoDA", work, network, work.steps, compress)
-    measured = Measured(work.step_seconds, once.communicating, 0.0)
-    period = min(work.steps, measured_period(1, 1, measured))
-    return replace(_rounds("CoDA", work, network, period, compress), period=f"auto ~{period}")
+    seconds = _round_cost(work, network, compress, measuring=True).seconds
+    period = min(work.steps, measured_period(1, 1, Measured(work.step_seconds, seconds, 0.0)))
+    run = _rounds("CoDA", work, network, period, compress, measuring=True)
+    return replace(run, period=f"auto ~{period}")
 
 
 def recommended(runs: list[PlannedRun]) -> PlannedRun:
@@ -153,9 +189,12 @@ def recommended(runs: list[PlannedRun]) -> PlannedRun:
 def memory_per_worker(work: Workload, run: PlannedRun) -> int:
     """Bytes of weights, gradients, average, two moments and message; compression keeps five more.
 
-    With moments in the message it keeps six. Activations come on top.
+    With moments in the message it keeps six. Control variates are five, and three where they are
+    compressed. Activations come on top.
     """
     copies = 5 + (run.method != "data parallel") + (5 + work.adaptive if run.compress else 0)
+    if work.corrected and run.method != "data parallel":
+        copies += 8 if run.compress else 5
     return copies * work.parameters * NUMBER
 
 
@@ -208,9 +247,7 @@ def ways_to_average(work: Workload, network: Network, compress: str = "int2") ->
     then down, 2 log2 K times. Groups may be on one site: their latency is then less than here.
     """
     k = network.workers
-    moments = work.parameters if work.adaptive else 0
-    direct = round_cost(network, work.parameters, work.statistics, moments=moments,
-                        compress=compress)  # fmt: skip
+    direct = _round_cost(work, network, compress)
     message = direct.bytes * k // (2 * (k - 1))
     group = 2 ** round(math.log2(k) / 2)
     groups, levels = -(-k // group), math.ceil(math.log2(k))
