@@ -258,7 +258,8 @@ def _starts(found: Sequence[StudyPage]) -> CardTable:
 
 
 def _but_start(study: Study) -> tuple[object, ...]:
-    return study.data, study.percent, study.scale, study.network.name, study.pretraining, study.lr
+    setting = (study.pretraining, study.lr, study.steps)
+    return study.data, study.percent, study.scale, study.network.name, *setting
 
 
 def _origins(found: Sequence[StudyPage]) -> CardTable:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from codauc._internal.checks import choice
+from codauc._internal.checks import choice, whole
 from codauc.algorithm.theory import step_limits
 from codauc.data.data_settings import DataSettings
 from codauc.runs.settings import (
@@ -111,12 +111,15 @@ class Study:
     lr: float | None = None  # eta_0, where it is not to be tuned
     start: str = "zero"  # what a, b and alpha are at the beginning
     model: str | None = None  # a network that is not the scale's
+    steps: int | None = None  # T_0, where it is not the scale's
     decoded: str = ""
     pretraining: str = ""
 
     def __post_init__(self) -> None:
         choice("data", self.data, tuple(DATA))
         choice("scale", self.scale, tuple(SCALES))
+        if self.steps is not None:
+            whole("steps", self.steps, least=1, remedy="leave it out for the scale's own")
         if self.lr is not None and not 0 < self.lr <= self.largest_lr:
             raise ValueError(
                 f"lr={self.lr:g}: expected above 0 and at most {self.largest_lr:.3g}, 1/(2p(1-p)), "
@@ -130,7 +133,8 @@ class Study:
         start = "-estimated" if self.start == "estimate" else ""
         tuned = "-finetuned" if self.pretraining else ""
         model = "" if self.model in (None, self.size.model) else f"-{self.model}"
-        return f"{self.data}-{self.percent}-{self.scale}{model}{tuned}{lr}{start}"
+        steps = "" if self.steps is None else f"-t{self.steps}"
+        return f"{self.data}-{self.percent}-{self.scale}{model}{tuned}{steps}{lr}{start}"
 
     @property
     def title(self) -> str:
@@ -144,6 +148,7 @@ class Study:
         words += ["fine-tuned"] * bool(self.pretraining) + ["estimated start"] * (
             self.start != "zero"
         )
+        words += [] if self.steps is None else [f"T_0 = {self.steps}"]
         return ", ".join([*words, *([] if self.lr is None else [f"eta_0 = {self.lr:g}"])])
 
     @property
@@ -175,7 +180,8 @@ class Study:
     def grid(self) -> list[Tuned]:
         """What is tuned for one worker and kept for all, as the paper does; or the given eta_0."""
         lrs = self.size.lrs if self.lr is None else (self.lr,)
-        return [Tuned(steps, lr) for steps in self.size.steps for lr in lrs]
+        lengths = self.size.steps if self.steps is None else (self.steps,)
+        return [Tuned(steps, lr) for steps in lengths for lr in lrs]
 
     def extension(self, found: Mapping[Tuned, float]) -> list[Tuned]:
         """What is to be tried next: nothing, unless the best eta_0 is at an edge of those tried.

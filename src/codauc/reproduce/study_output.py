@@ -22,7 +22,7 @@ from codauc.reproduce.study_tables import StudyTable
 from codauc.training.recipe import PAPER
 
 PAGE, ABOUT, CONSTANTS = "index.html", "about.json", "constants.json"
-IDENTITY = ("data", "percent", "scale", "model", "pretraining", "start", "lr")
+IDENTITY = ("data", "percent", "scale", "model", "pretraining", "start", "lr", "steps")
 _FIGURE = ("workers", "period")  # the panels (a) and (b) of the paper's figures, in a row
 
 

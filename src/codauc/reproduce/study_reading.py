@@ -28,6 +28,7 @@ def studies_in(folder: Path) -> list[tuple[Path, Shown]]:
     def place(each: tuple[Path, Shown]) -> tuple[Any, ...]:
         study = each[1].study
         rank = (bool(study.pretraining), study.network.name, study.start != "zero", study.lr or 0.0)
+        rank = (*rank, study.steps or 0)
         return study.scale, -study.percent, order[study.data], *rank
 
     return sorted(found, key=place)
@@ -45,7 +46,7 @@ def read_shown(folder: Path) -> Shown:
 
 
 def _shown(folder: Path) -> Shown:
-    facts = json.loads(read_text(folder / ABOUT))
+    facts = {"steps": None, **json.loads(read_text(folder / ABOUT))}  # older tables lack it
     seconds = facts["step_seconds"]
     tried: dict[str, dict[Tuned, float]] = {}
     chosen: dict[str, Tuned] = {}
