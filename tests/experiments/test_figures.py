@@ -11,6 +11,7 @@ import pytest
 from codauc.reproduce import study_tables as tables
 from codauc.reproduce.figure_definitions import catalogue, figures, points
 from codauc.reproduce.findings import findings, harmless, harmless_range
+from codauc.reproduce.kept_runs import KeptRun
 from codauc.reproduce.measured_constants import StageConstants
 from codauc.reproduce.overview import write_overview
 from codauc.reproduce.reproduction import Reproduction
@@ -66,6 +67,22 @@ def test_the_share_of_positives_is_the_papers():
 def test_the_first_stage_is_twice_the_largest_period():
     for study in (SMALL, Study("cifar10", 71, "tiny")):
         assert min(study.size.steps) >= 2 * max(study.size.periods)
+        assert study.periods == study.size.periods
+
+
+def test_a_period_is_not_longer_than_a_first_stage_that_is_said():
+    short = Study("cifar10", 71, source="somewhere", steps=512)
+    assert short.periods == (1, 8, 64, 512)
+    assert {tuned.steps for tuned in short.grid} == {512}
+    assert (short.folder, short.label) == (
+        "cifar10-71-small-t512",
+        "CIFAR-10 71%, patchnet, T_0 = 512",
+    )
+    assert {p.sync_every for p in points(short, ("period-k4",))} == {1, 8, 64, 512}
+    found = findings(short, made_up())
+    assert [f.holds for f in found if f.claim == "Too large an I costs AUC: K=16, I=512"] == [True]
+    with pytest.raises(ValueError, match="steps=0"):
+        Study("cifar10", 71, steps=0)
 
 
 def test_the_papers_own_setting():
@@ -288,7 +305,11 @@ def test_everything_that_is_shown_is_written(tmp_path):
 
 def test_a_study_is_read_again_from_its_tables_and_shown_with_others(tmp_path):
     constants = [StageConstants(16, 8, 1, 0.9, 0.1, 0.02, 0.001, 0.5, 0.3, 5 / 7)]
-    first = shown(made_up(), constants=constants, cpu_seconds=3600.0)
+    kept = [
+        KeptRun("k1-eta0.3-t2048-seed0", 0.7, 2.5, 2.25, "abc1234"),
+        KeptRun("x", diverged=True),
+    ]
+    first = shown(made_up(), constants=constants, cpu_seconds=3600.0, runs=kept)
     slow = made_up(points={StudyPoint(16, 8): (0.83, 3.0)})
     second = shown(slow, study=replace(SMALL, model="resnet8", start="estimate"))
     zeros = shown(made_up(), study=replace(SMALL, model="resnet8"))
@@ -301,6 +322,7 @@ def test_a_study_is_read_again_from_its_tables_and_shown_with_others(tmp_path):
     again = read_shown(tmp_path / "0")
     assert again.results.evaluations == first.results.evaluations
     assert again.constants == constants
+    assert again.runs == kept
     assert again.command == first.command
     page = (tmp_path / "index.html").read_text()
     text = (tmp_path / "README.md").read_text()

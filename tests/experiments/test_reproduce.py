@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 
 import pytest
@@ -17,7 +17,7 @@ from codauc.reproduce.jobs import RunJob, run_side_by_side
 from codauc.reproduce.measured_constants import measure_once, read_constants
 from codauc.reproduce.reproduction import Reproduction
 from codauc.reproduce.study import Study, StudyPoint, Tuned
-from codauc.runs.directory import METRICS, SUMMARY, RunFolder
+from codauc.runs.directory import METRICS, SUMMARY, Record, RunFolder
 
 CIFAR = object()  # stands for the directory
 COMMAND = [sys.executable, "-m", "codauc", "reproduce"]
@@ -82,6 +82,61 @@ def test_a_step_size_that_fails_with_one_seed_is_not_chosen(tmp_path):
     assert made.chosen()["auc"] == Tuned(64, 0.3)
     assert made.tried("auc")[Tuned(64, 0.9)] == pytest.approx(0.635)
     assert len(made.tuning_jobs()) == 6
+
+
+def test_a_copy_of_the_tables_is_gone_on_with(cifar10, tmp_path, monkeypatch, capsys):
+    """Elsewhere, without the runs' directories: what is finished is not run again."""
+    begun, numbers = [], dict.fromkeys((field.name for field in fields(Record)), 0)
+    ended = Record(**numbers | {"stage_end": True})
+
+    def finish(jobs, *_):
+        for job in (job for job in jobs if not job.done and not job.diverged):
+            begun.append(job.name)
+            job.out.mkdir(parents=True)
+            if "eta0.9" in job.name:
+                (job.out / "diverged.txt").write_text("not finite")
+                continue
+            auc = 0.7 + job.settings.recipe.lr / 100
+            seconds = 0.001 * job.steps
+            ends = {"finished": True, "validation_auc": auc, "steps": job.steps, "seconds": seconds}
+            RunFolder(job.out).write_json(SUMMARY, ends)
+            record = asdict(ended) | {"step": job.steps, "auc": auc}
+            (job.out / METRICS).write_text(json.dumps(record) + "\n")
+        return {job.name: job.diverged for job in jobs if job.diverged}
+
+    monkeypatch.setattr("codauc.reproduce.reproduction.run_side_by_side", finish)
+    measured = []
+    monkeypatch.setattr(
+        "codauc.reproduce.reproduction.measure_once", lambda *at: measured.append(at[2])
+    )
+    arguments = ["cifar10-71-period-k4", "--data", cifar10, "--scale", "tiny", "--out"]
+    assert reproduce(capsys, *arguments, tmp_path / "here")[0] == 0
+    assert (
+        len(begun) == len(set(begun)) == 3 * 3 + 2 + 3 * 4
+    )  # tuning, timing, K=1 and three of K=4
+    tables = {p.name: p for p in (tmp_path / "here" / "cifar10-71-tiny").iterdir() if p.is_file()}
+    copy = tmp_path / "there" / "cifar10-71-tiny"
+    copy.mkdir(parents=True)
+    for name, path in tables.items():
+        if name != "study.json":  # which names the place of the data
+            (copy / name).write_bytes(path.read_bytes())
+    begun.clear()
+    assert reproduce(capsys, *arguments, tmp_path / "there")[0] == 0
+    assert begun == []
+    for name, path in tables.items():
+        assert (copy / name).read_bytes() == path.read_bytes(), name
+    more = ["cifar10-71-table1", *arguments[1:]]
+    assert reproduce(capsys, *more, tmp_path / "there")[0] == 0
+    assert len(begun) == 3 * 3  # K=16
+    assert len(measured) == 2
+    (copy / "curves.csv").write_text(tables["curves.csv"].read_text().splitlines()[0])
+    code, _, told = reproduce(capsys, *arguments, tmp_path / "there")
+    assert code == 2
+    assert "curves.csv lacks K=1 (PPD-SG), seed 0" in told
+    (copy / "runs.csv").write_text("run\nk1\n")
+    code, _, told = reproduce(capsys, *arguments, tmp_path / "there")
+    assert code == 2
+    assert "runs.csv cannot be read" in told
 
 
 def alive(out):

@@ -140,6 +140,7 @@ def _show(made: Reproduction, options: dict[str, Any], say: Say) -> None:
         commits=whole.commits(),
         constants=whole.constants(),
         cpu_seconds=whole.cpu_seconds(),
+        runs=whole.runs(),
         tuning_seeds=len(whole.seeds),
         command=_command(options, study),
         whole=all(job.done for job in whole.jobs()),

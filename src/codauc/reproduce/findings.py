@@ -38,14 +38,14 @@ class Finding(NamedTuple):
 
 def findings(study: Study, results: Results) -> list[Finding]:
     """All that can be said of a study's runs; the paper has more of them at 71% positives."""
-    more, periods = study.percent == 71, study.size.periods
+    more, periods = study.percent == 71, study.periods
     pairs = [
         (k, every) for every in (1, FIXED) for k in WORKERS[1:] if more or (k, every) != (4, 1)
     ]
     found = [_fewer(results, StudyPoint(*pair)) for pair in pairs]
     found += [_harmless(results, every) for every in HARMLESS if every in periods]
     found += [_rounds(results, every) for every in HARMLESS[-1:] if every in periods]
-    if HARMLESS[-1] in periods and PAPER[study.data][16] != periods[-1]:
+    if HARMLESS[-1] in periods and periods[-1] > PAPER[study.data][16]:
         found.append(_largest_loses(results, periods[-1]))
     for margin in (MARGIN, 2 * MARGIN) if more else ():  # what a clear loss is, it does not state
         few, many = (harmless_range(study, results, workers, margin) for workers in (4, 16))
@@ -87,7 +87,7 @@ def harmless_range(
 ) -> Harmless | None:
     """`harmless` with what the intervals of the losses leave open; None where an I was not run."""
     naive = StudyPoint(workers, 1)
-    losses = {i: results.loss(StudyPoint(workers, i), naive) for i in study.size.periods}
+    losses = {i: results.loss(StudyPoint(workers, i), naive) for i in study.periods}
     if None in losses.values():
         return None
 

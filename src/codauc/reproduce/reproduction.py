@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
+from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,8 @@ from typing import Any
 from codauc._internal.files import read_text, whole_file
 from codauc._internal.progress import Progress, note
 from codauc.reproduce.figure_definitions import points
-from codauc.reproduce.jobs import MADE_BY, RunJob, run_side_by_side
+from codauc.reproduce.jobs import RunJob, run_side_by_side
+from codauc.reproduce.kept_runs import RUNS, KeptRun, read_kept
 from codauc.reproduce.measured_constants import (
     POINTS,
     StageConstants,
@@ -25,6 +27,8 @@ from codauc.reproduce.measured_constants import (
 )
 from codauc.reproduce.study import Study, StudyPoint, Tuned, best
 from codauc.reproduce.study_costs import estimated, measured_costs
+from codauc.reproduce.study_output import CURVES
+from codauc.reproduce.study_reading import kept_constants, read_results
 from codauc.reproduce.study_results import Link, Results, modelled
 from codauc.runs.directory import Record, RunFolder
 from codauc.version import __version__
@@ -45,6 +49,7 @@ class Reproduction:
         self.all_seeds = seeds is not None
         self.folder, self.wanted = out / study.folder, tuple(wanted)
         self.points = points(study, wanted)
+        self.kept = read_kept(self.folder)
 
     @property
     def objectives(self) -> list[str]:
@@ -64,7 +69,7 @@ class Reproduction:
         """One run, and where it is."""
         name = f"{TUNING * tuning}{point.name}-eta{tuned.lr:g}-t{tuned.steps}-seed{seed}"
         settings = self.study.settings(point, tuned, seed, tuning=tuning)
-        return RunJob(name, settings, self.folder / "runs" / name)
+        return RunJob(name, settings, self.folder / "runs" / name, self.kept.get(name))
 
     def tuning_job(self, objective: str, tuned: Tuned, seed: int = 0) -> RunJob:
         """The run that tries a (T_0, eta_0) with a seed: one worker."""
@@ -117,23 +122,42 @@ class Reproduction:
         chosen, cost = self.chosen(), self.step_seconds()
         for point in self.points:
             for seed in self.seeds:
-                folder = RunFolder(self.job(point, chosen[point.objective], seed).out)
-                if folder.finished:
+                job = self.job(point, chosen[point.objective], seed)
+                if job.done:
                     found.setdefault(point, {})[seed] = [
                         replace(record, seconds=modelled(record, point.workers, cost, link))
-                        for record in _whole(folder)
+                        for record in (_whole(job) if job.here else self._curve(point, seed))
                     ]
         return Results(found)
 
+    def _curve(self, point: StudyPoint, seed: int) -> Sequence[Record]:
+        """The evaluations of a run as the study's tables keep them."""
+        try:
+            return self._curves.evaluations[point][seed]
+        except (OSError, KeyError) as error:
+            raise ValueError(
+                f"{self.folder / CURVES} lacks {point.label}, seed {seed}, which {RUNS} has: "
+                "restore it, or remove both to repeat the runs."
+            ) from error
+
+    @cached_property
+    def _curves(self) -> Results:
+        return read_results(self.folder / CURVES)
+
+    def runs(self) -> list[KeptRun]:
+        """All that is finished, for the study's tables."""
+        jobs = [*self.tuning_jobs(), *self.timing(), *self.jobs()]
+        found = [_kept(job) for job in jobs if job.done or job.diverged]
+        return found + [KeptRun(path.stem) for path in self._measured()]
+
     def commits(self) -> list[str]:
         """Those at which the finished runs were made."""
-        found = {str(_made(job).get("commit", "")) for job in self.jobs() if job.done}
-        return sorted(found - {""})
+        return sorted({_kept(job).commit for job in self.jobs() if job.done} - {""})
 
     def cpu_seconds(self) -> float:
         """What all runs of the study took of a processor."""
         jobs = [*self.tuning_jobs(), *self.timing(), *self.jobs()]
-        return sum(float(_made(job).get("cpu_seconds", 0.0)) for job in jobs)
+        return sum(_kept(job).cpu_seconds for job in jobs)
 
     def step_seconds(self) -> float:
         """How long a step of one worker takes: what a longer run took more than a shorter one."""
@@ -144,10 +168,8 @@ class Reproduction:
 
     def _seconds(self, job: RunJob) -> float:
         """What a run took: on a CPU the processor's time, which others do not lengthen."""
-        facts = _made(job)
-        if self.study.device == "cpu" and "cpu_seconds" in facts:
-            return float(facts["cpu_seconds"])
-        return float(RunFolder(job.out).result("seconds")["seconds"])
+        kept = _kept(job)
+        return (self.study.device == "cpu" and kept.cpu_seconds) or kept.seconds
 
     def timing(self) -> list[RunJob]:
         """Two runs of one worker whose difference is the time of a step."""
@@ -157,17 +179,30 @@ class Reproduction:
             settings = self.study.settings(StudyPoint(1), Tuned(steps, lr), 0)
             settings = settings.with_changes("recipe", stages=1, evaluations=1)
             name = f"timing-t{steps}"
-            jobs.append(RunJob(name, settings, self.folder / "runs" / name))
+            out = self.folder / "runs" / name
+            jobs.append(RunJob(name, settings, out, self.kept.get(name)))
         return jobs
 
     def constants(self) -> list[StageConstants]:
         """The constants of Table 1 that were measured so far."""
-        return [each for path in self._constants().values() for each in read_constants(path)]
+        before = list(kept_constants(self.folder))
+        return [
+            each
+            for path, at in self._measured().items()
+            for each in read_constants(path)
+            or [old for old in before if StudyPoint(old.workers, old.sync_every) == at]
+        ]
+
+    def _measured(self) -> dict[Path, StudyPoint]:
+        """Where constants are that were measured, here or before."""
+        places = {path: point for point, path in self._constants().items()}
+        return {p: point for p, point in places.items() if p.exists() or p.stem in self.kept}
 
     def measure_constants(self, *, quiet: bool = True) -> None:
         """Measure the constants of Table 1, if it is wanted, where that was not done."""
         tuned = self.chosen()["auc"]
-        left = {p: path for p, path in self._constants().items() if not path.exists()}
+        measured = self._measured()
+        left = {p: path for p, path in self._constants().items() if path not in measured}
         for point, path in left.items() if "table1" in self.wanted else ():
             if not quiet:
                 note(f"Measuring the constants of Table 1: {point.label}.")
@@ -178,7 +213,7 @@ class Reproduction:
         return {
             point: folder / f"constants-{point.name}-eta{tuned.lr:g}-t{tuned.steps}.json"
             for point in POINTS
-            if point.sync_every in self.study.size.periods
+            if point.sync_every in self.study.periods
         }
 
     def said(self, at_once: int | None) -> str:
@@ -251,19 +286,34 @@ class Reproduction:
 
 def _final(job: RunJob) -> float | None:
     """The AUC at a run's end, 0 if it diverged; None if it is not finished."""
-    folder = RunFolder(job.out)
     if job.diverged:
         return 0.0
-    if not folder.finished:
+    if not job.done:
         return None
-    auc = folder.result("validation_auc")["validation_auc"]
+    auc = _kept(job).auc
     if auc is None:
-        raise ValueError(f"{folder.path} has no validation AUC: remove the run to repeat it.")
-    return float(auc)
+        raise ValueError(f"{job.out} has no validation AUC: remove the run to repeat it.")
+    return auc
 
 
-def _whole(folder: RunFolder) -> list[Record]:
+def _kept(job: RunJob) -> KeptRun:
+    """What the tables keep of a run; of one that is not finished, the time it took so far."""
+    facts = job.facts
+    spent, commit = float(facts.get("cpu_seconds", 0.0)), str(facts.get("commit", ""))
+    if job.kept and not job.here:
+        return job.kept
+    if job.diverged or not job.here:
+        unknown = KeptRun(job.name, cpu_seconds=spent, commit=commit)
+        return unknown._replace(diverged=bool(job.diverged))
+    folder = RunFolder(job.out)
+    auc = folder.result("validation_auc")["validation_auc"]
+    seconds = float(folder.summary().get("seconds", 0.0))
+    return KeptRun(job.name, None if auc is None else float(auc), seconds, spent, commit)
+
+
+def _whole(job: RunJob) -> list[Record]:
     """The history of a finished run; raise if its end is missing."""
+    folder = RunFolder(job.out)
     records, steps = folder.records(), folder.summary().get("steps")
     if not records or not records[-1].stage_end or records[-1].step != steps:
         raise ValueError(
@@ -271,12 +321,6 @@ def _whole(folder: RunFolder) -> list[Record]:
             "remove the run to repeat it."
         )
     return records
-
-
-def _made(job: RunJob) -> dict[str, Any]:
-    with suppress(OSError, ValueError, TypeError):
-        return dict(json.loads(read_text(job.out / MADE_BY)))
-    return {}
 
 
 def made_by() -> dict[str, Any]:

@@ -157,6 +157,12 @@ class Study:
         return SCALES[self.scale]
 
     @property
+    def periods(self) -> tuple[int, ...]:
+        """The I's of its figures: the scale's, without those longer than the first stage."""
+        longest = min(self.size.steps) if self.steps is None else self.steps
+        return tuple(every for every in self.size.periods if every <= longest)
+
+    @property
     def network(self) -> ModelSettings:
         """The network, with patches that leave as many places of images of any side."""
         name, side = self.model or self.size.model, DATA[self.data].side(self.scale)

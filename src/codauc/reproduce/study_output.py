@@ -15,13 +15,15 @@ from codauc.report.rendering import Card, render
 from codauc.reproduce import study_tables as tables
 from codauc.reproduce.figure_definitions import HEADLINE, TITLES, figures, points_of
 from codauc.reproduce.findings import Finding, findings
+from codauc.reproduce.kept_runs import HEADER, KeptRun
 from codauc.reproduce.measured_constants import StageConstants
 from codauc.reproduce.study import Study, Tuned
 from codauc.reproduce.study_results import MARGIN, Link, Results
 from codauc.reproduce.study_tables import StudyTable
 from codauc.training.recipe import PAPER
 
-PAGE, ABOUT, CONSTANTS = "index.html", "about.json", "constants.json"
+PAGE, ABOUT, CONSTANTS, CURVES = "index.html", "about.json", "constants.json", "curves.csv"
+_OPTIONAL = ("constants", "runs")  # tables that are left out where they are empty
 IDENTITY = ("data", "percent", "scale", "model", "pretraining", "start", "lr", "steps")
 _FIGURE = ("workers", "period")  # the panels (a) and (b) of the paper's figures, in a row
 
@@ -42,6 +44,7 @@ class Shown:
     constants: Sequence[StageConstants] = ()
     tuning_seeds: int = 1  # whose mean has chosen T_0 and eta_0
     cpu_seconds: float = 0.0  # of the processor, for all runs; 0 where it was not measured
+    runs: Sequence[KeptRun] = ()  # all that are finished
 
     @property
     def found(self) -> list[Finding]:
@@ -79,7 +82,7 @@ class Shown:
 def write(shown: Shown, folder: Path) -> Path:
     """Write everything into `folder`; return the page."""
     pictures, made = pictures_of(shown), _tables(shown)
-    files = {f"{name}.csv": t.csv() for name, t in made.items() if t.rows or name != "constants"}
+    files = {f"{name}.csv": t.csv() for name, t in made.items() if t.rows or name not in _OPTIONAL}
     files[ABOUT] = about(shown)
     if shown.constants:
         files[CONSTANTS] = json.dumps([asdict(each) for each in shown.constants], indent=1)
@@ -224,4 +227,5 @@ def _tables(shown: Shown) -> dict[str, StudyTable]:
         "ends": tables.ends(shown.results),
         "curves": tables.curves(shown.results),
         "constants": tables.constants(shown.constants),
+        "runs": StudyTable(HEADER, [run.row for run in shown.runs]),
     }
