@@ -74,6 +74,9 @@ def test_a_period_is_not_longer_than_a_first_stage_that_is_said():
     short = Study("cifar10", 71, source="somewhere", steps=512)
     assert short.periods == (1, 8, 64, 512)
     assert {tuned.steps for tuned in short.grid} == {512}
+    for steps, evaluations in ((512, 64), (256, 32), (1, 1)):
+        recipe = replace(short, steps=steps).settings(StudyPoint(1), Tuned(steps, 0.3), 0).recipe
+        assert recipe.evaluations == evaluations
     assert (short.folder, short.label) == (
         "cifar10-71-small-t512",
         "CIFAR-10 71%, patchnet, T_0 = 512",

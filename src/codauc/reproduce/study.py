@@ -26,6 +26,7 @@ WORKERS = (1, 4, 16)  # K
 FACTOR = 3  # of T_s, of 1/eta_s and of what eta_0's grid is extended by
 KEEP = {71: 0.4, 50: 1.0}  # the share of negatives that is kept, by the per cent of positives
 FIXED = 8  # the I of figures that vary K: one that costs nothing at K=16
+_BETWEEN_EVALUATIONS = 32  # steps, at least
 _EXTENSIONS = 4  # of the grid of eta_0 in one direction, at most
 
 
@@ -223,12 +224,19 @@ class Study:
             PAPER,
             **tuned._asdict(),
             stages=self.size.stages,
-            evaluations=self.size.evaluations,
+            evaluations=self._evaluations(tuned),
             start=self.start,
         )
         if point.objective == "auc":
             return recipe
         return replace(recipe, name="bce", gamma=math.inf, warm_start=1.0, average="none")
+
+    def _evaluations(self, tuned: Tuned) -> int:
+        """The scale's number, but of short runs one in so many steps: they take as long as those."""
+        if self.steps is None:
+            return self.size.evaluations
+        steps = sum(tuned.steps * FACTOR**stage for stage in range(self.size.stages))
+        return max(1, min(self.size.evaluations, steps // _BETWEEN_EVALUATIONS))
 
     def _communication(self, point: StudyPoint) -> CommunicationSettings:
         bce, every = point.objective == "bce", point.sync_every
