@@ -232,7 +232,7 @@ class Study:
         return replace(recipe, name="bce", gamma=math.inf, warm_start=1.0, average="none")
 
     def _evaluations(self, tuned: Tuned) -> int:
-        """The scale's number, but of short runs one in so many steps: they take as long as those."""
+        """The scale's number; of short runs fewer, since evaluations take as long as they."""
         if self.steps is None:
             return self.size.evaluations
         steps = sum(tuned.steps * FACTOR**stage for stage in range(self.size.stages))
