@@ -145,8 +145,8 @@ def _show(made: Reproduction, options: dict[str, Any], say: Say) -> None:
         command=_command(options, study),
         whole=all(job.done for job in whole.jobs()),
     )
-    page = write(shown, made.folder)
-    write_overview(options["out"])
+    write(shown, made.folder)
+    page = write_overview(options["out"])
     if options["json"]:
         say(json.dumps([finding._asdict() for finding in shown.found]))
         return

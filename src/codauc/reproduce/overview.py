@@ -13,13 +13,13 @@ from codauc.report.rendering import Card, CardTable, render
 from codauc.reproduce.figure_definitions import FIGURES, TITLES, figures, points_of
 from codauc.reproduce.findings import Finding, harmless_range
 from codauc.reproduce.study import DATA, KEEP, WORKERS, Study
-from codauc.reproduce.study_output import PAGE, Shown, pictures_of, write
+from codauc.reproduce.study_output import Shown, pictures_of, tables_of, write
 from codauc.reproduce.study_reading import studies_in
 from codauc.reproduce.study_results import MARGIN
 
 OVERVIEW = "overview"  # its name in the command
 _COLUMNS = 6  # studies side by side that a page is wide enough for
-README, WHY = "README.md", "why.md"
+PAGE, README, WHY = "index.html", "README.md", "why.md"
 PAPER = {  # what a finding's claim begins with, and the paper's words for it
     "More workers need fewer iterations": (
         '"when K becomes larger, then our algorithm requires a less number of iterations to '
@@ -107,12 +107,12 @@ def _lines(path: Path) -> tuple[str, ...]:
 
 
 def _page(found: Sequence[StudyPage], values: Mapping[str, object]) -> str:
-    cards: list[tuple[str, list[Card], list[Card]]] = [
-        (f"{each.label}: {title}", shown, [])
-        for each in found
-        for title, shown in pictures_of(each.shown).values()
-    ]
-    return render("overview.html", cards=cards, **values)
+    """All figures of all studies, and their tables."""
+    parts = []
+    for each in found:
+        below = [Card(caption=t.note, table=t.card(), title=t.title) for t in tables_of(each.shown)]
+        parts.append((each, list(pictures_of(each.shown).values()), below))
+    return render("overview.html", parts=parts, **values)
 
 
 def _minute(found: Sequence[StudyPage]) -> CardTable:
@@ -139,7 +139,7 @@ def _verdict(begin: str, found: Sequence[StudyPage]) -> tuple[str, str]:
         return "not measured", ""
     surely = sum(bool(f.holds) and f.sure and not page.one_seed for page, f in known)
     good = len(known) - len(bad)
-    where = f"holds in {good} of {len(known)} comparisons, {surely} of them surely"
+    where = f"{_word(good, len(known))} {good} of {len(known)} comparisons, {surely} of them surely"
     return where, "; ".join(f"{page.label}: {_short(f)}" for page, f in bad)
 
 
@@ -161,8 +161,12 @@ def _of_data_sets(found: Sequence[StudyPage]) -> tuple[str, str]:
     if not said:
         return "not measured", ""
     good = [text for holds, text in said if holds]
-    where = f"holds in {len(good)} of {len(said)} comparisons"
+    where = f"{_word(len(good), len(said))} {len(good)} of {len(said)} comparisons"
     return "; ".join([where, *good]), "; ".join(text for holds, text in said if not holds)
+
+
+def _word(good: int, of: int) -> str:
+    return "Holds:" if good == of else "Holds in part:" if good else "Does not hold:"
 
 
 def _alike(study: Study, other: Study) -> bool:

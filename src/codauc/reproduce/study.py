@@ -235,7 +235,7 @@ class Study:
         """The scale's number; of short runs fewer, since evaluations take as long as they."""
         if self.steps is None:
             return self.size.evaluations
-        steps = sum(tuned.steps * FACTOR**stage for stage in range(self.size.stages))
+        steps: int = tuned.steps * sum(FACTOR**stage for stage in range(self.size.stages))
         return max(1, min(self.size.evaluations, steps // _BETWEEN_EVALUATIONS))
 
     def _communication(self, point: StudyPoint) -> CommunicationSettings:

@@ -1,4 +1,4 @@
-"""What a study leaves behind: pictures, tables, a page and a README."""
+"""What a study leaves behind: pictures, tables and a README."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from codauc.reproduce.study_results import MARGIN, Link, Results
 from codauc.reproduce.study_tables import StudyTable
 from codauc.training.recipe import PAPER
 
-PAGE, ABOUT, CONSTANTS, CURVES = "index.html", "about.json", "constants.json", "curves.csv"
+ABOUT, CONSTANTS, CURVES = "about.json", "constants.json", "curves.csv"
 _OPTIONAL = ("constants", "runs")  # tables that are left out where they are empty
 IDENTITY = ("data", "percent", "scale", "model", "pretraining", "start", "lr", "steps")
 _FIGURE = ("workers", "period")  # the panels (a) and (b) of the paper's figures, in a row
@@ -79,8 +79,8 @@ class Shown:
         )
 
 
-def write(shown: Shown, folder: Path) -> Path:
-    """Write everything into `folder`; return the page."""
+def write(shown: Shown, folder: Path) -> None:
+    """Write everything into `folder`; the page of all studies is `overview`'s."""
     pictures, made = pictures_of(shown), _tables(shown)
     files = {f"{name}.csv": t.csv() for name, t in made.items() if t.rows or name not in _OPTIONAL}
     files[ABOUT] = about(shown)
@@ -91,34 +91,26 @@ def write(shown: Shown, folder: Path) -> Path:
     row = [card for name in _FIGURE if name in pictures for card in pictures[name][1]]
     if len(row) == 2 * len(_FIGURE):
         files["figure.svg"] = _side_by_side(shown, "(a) Fix I, vary K. (b) Fix K, vary I.", row)
-    verdicts, titled = made["findings"].card(), [t for t in made.values() if t.title and t.rows]
-    origin = f"{shown.command} (runs at commit {', '.join(shown.commits) or 'unknown'})"
-    common = {"title": shown.study.title, "setting": shown.setting, "time": shown.model_of_time}
     files["README.md"] = render(
         "study.md",
-        **common,
+        title=shown.study.title,
+        setting=shown.setting,
+        time=shown.model_of_time,
         scale=shown.study.scale,
-        made=f"Made by: {origin}.",
-        findings=verdicts,
+        made=f"Made by: {shown.command} (runs at commit {', '.join(shown.commits) or 'unknown'}).",
+        findings=made["findings"].card(),
         pictures=[(title, f"{name}.svg") for name, (title, _) in pictures.items()],
-        tables=[(table.title, table.card(), table.note) for table in titled if table.note],
-    )
-    claims = Card(caption=f"Made by: {origin}.", table=verdicts._replace(words=True, whole=True))
-    files[PAGE] = render(
-        "study.html",
-        **common,
-        over=f"The paper, reproduced: {shown.study.scale} scale",
-        sections=[
-            ("Findings", [], [claims]),
-            *((title, cards, []) for title, cards in pictures.values()),
-            *((t.title, [], [Card(caption=t.note, table=t.card())]) for t in titled),
-        ],
+        tables=[(table.title, table.card(), table.note) for table in tables_of(shown)],
     )
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in files.items():
         with whole_file(folder / name) as partial:
             partial.write_text(content, encoding="utf-8")
-    return folder / PAGE
+
+
+def tables_of(shown: Shown) -> list[StudyTable]:
+    """The tables that people read."""
+    return [table for table in _tables(shown).values() if table.note and table.rows]
 
 
 def about(shown: Shown) -> str:
