@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from codauc.cli.main import main
-from codauc.reproduce.jobs import RunJob, run_side_by_side
+from codauc.reproduce.jobs import MADE_BY, RunJob, run_side_by_side
 from codauc.reproduce.measured_constants import measure_once, read_constants
 from codauc.reproduce.reproduction import Reproduction
 from codauc.reproduce.study import Study, StudyPoint, Tuned
@@ -33,7 +33,10 @@ def short(cifar10, tmp_path, name, **recipe):
 
 def test_what_is_finished_is_not_run_again_and_what_fails_is_named(cifar10, tmp_path):
     good, bad = short(cifar10, tmp_path, "good"), short(cifar10, tmp_path, "bad", lr=50.0)
+    good.out.mkdir()
+    (good.out / MADE_BY).write_text('{"cpu_seconds": 1000.0}')  # of a part before an interruption
     failed = run_side_by_side([bad, good], at_once=2)
+    assert 1000 < good.facts["cpu_seconds"] < 2000
     assert list(failed) == ["bad"]
     assert "lr=50" in failed["bad"]
     made = (good.out / METRICS).stat().st_mtime_ns
