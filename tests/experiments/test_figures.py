@@ -138,6 +138,8 @@ def test_a_figure_without_a_finding_has_one_seed_unless_given(tmp_path):
         jobs = made.jobs()
         return [sum(t.name.startswith(p) for t in jobs) for p in ("k16-i64-", "k16-i64x3-", "bce")]
 
+    order = [job.settings.seed for job in Reproduction(SMALL, figures(71), tmp_path).jobs()]
+    assert order == sorted(order)  # an interrupted study has whole panels
     assert seeds() == [3, 1, 1]
     assert seeds(seeds=2) == [2, 2, 2]
 

@@ -57,12 +57,13 @@ class Reproduction:
         return list(dict.fromkeys(["auc", *(point.objective for point in self.points)]))
 
     def jobs(self) -> list[RunJob]:
-        """The runs of all points, with what is chosen."""
+        """The runs of all points, with what is chosen; seed by seed, so that panels are whole."""
         chosen = self.chosen()
         return [
             self.job(point, chosen[point.objective], seed)
+            for seed in self.seeds
             for point, needed in self.points.items()
-            for seed in (self.seeds if needed or self.all_seeds else self.seeds[:1])
+            if needed or self.all_seeds or seed == self.seeds[0]
         ]
 
     def job(self, point: StudyPoint, tuned: Tuned, seed: int, *, tuning: bool = False) -> RunJob:
