@@ -383,8 +383,11 @@ def test_without_the_time_of_a_step_nothing_is_said_of_time():
 
 
 def test_a_study_of_which_nothing_has_run_can_be_shown(tmp_path):
+    one = {point: runs for point, runs in made_up().evaluations.items() if point == StudyPoint(1)}
+    for number, some in enumerate(({}, one)):  # nor is there a picture in which nothing varies
+        write(shown(Results(some), step_seconds=math.nan, tried={}), tmp_path / str(number))
+        assert not list(tmp_path.rglob("*.svg"))
     write(shown(Results({}), step_seconds=math.nan, tried={}), tmp_path / "study")
-    assert not list(tmp_path.rglob("*.svg"))
     assert "not measured" in (tmp_path / "study" / "README.md").read_text()
     assert "not measured" in write_overview(tmp_path).read_text()
 

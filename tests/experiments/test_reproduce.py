@@ -100,7 +100,7 @@ def test_a_copy_of_the_tables_is_gone_on_with(cifar10, tmp_path, monkeypatch, ca
                 (job.out / "diverged.txt").write_text("not finite")
                 continue
             auc = 0.7 + job.settings.recipe.lr / 100
-            seconds = 0.001 * job.steps
+            seconds = 0.00123456789 * job.steps
             ends = {"finished": True, "validation_auc": auc, "steps": job.steps, "seconds": seconds}
             RunFolder(job.out).write_json(SUMMARY, ends)
             record = asdict(ended) | {"step": job.steps, "auc": auc}

@@ -36,7 +36,7 @@ class KeptRun(NamedTuple):
     def row(self) -> list[Any]:
         """Of the table."""
         auc = _DIVERGED if self.diverged else "" if self.auc is None else self.auc
-        return [self.name, auc, round(self.seconds, 3), round(self.cpu_seconds, 3), self.commit]
+        return [self.name, auc, self.seconds, self.cpu_seconds, self.commit]
 
 
 HEADER = ["run", "final_auc", "seconds", "cpu_seconds", "commit"]

@@ -143,6 +143,8 @@ def _curves(figure: str, shown: Shown) -> list[Card]:
     known = [
         (i, point) for i, point in enumerate(points_of(shown.study, figure)) if runs.get(point)
     ]
+    if len(known) < 2:
+        return []  # nothing varies yet
     many = any(len(runs[point]) > 1 for _, point in known)
     mean = "The mean over seeds; the band is their range" if many else "One seed"
     time = f"modelled seconds ({shown.link.text})"
