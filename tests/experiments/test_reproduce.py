@@ -132,10 +132,17 @@ def test_a_copy_of_the_tables_is_gone_on_with(cifar10, tmp_path, monkeypatch, ca
     assert reproduce(capsys, *more, tmp_path / "there")[0] == 0
     assert len(begun) == 3 * 3  # K=16
     assert len(measured) == 2
+    whole = (copy / "curves.csv").read_text()
+    assert reproduce(capsys, *more, tmp_path / "there", "--seeds", 1)[0] == 0
+    assert (copy / "curves.csv").read_text() == whole  # other seeds are not lost
     (copy / "curves.csv").write_text(tables["curves.csv"].read_text().splitlines()[0])
     code, _, told = reproduce(capsys, *arguments, tmp_path / "there")
     assert code == 2
     assert "curves.csv lacks K=1 (PPD-SG), seed 0" in told
+    (copy / "curves.csv").unlink()
+    code, _, told = reproduce(capsys, *arguments, tmp_path / "there")
+    assert code == 2
+    assert "curves.csv cannot be read (FileNotFoundError" in told
     (copy / "runs.csv").write_text("run\nk1\n")
     code, _, told = reproduce(capsys, *arguments, tmp_path / "there")
     assert code == 2

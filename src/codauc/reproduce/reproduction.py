@@ -122,7 +122,7 @@ class Reproduction:
         found: dict[StudyPoint, dict[int, list[Record]]] = {}
         chosen, cost = self.chosen(), self.step_seconds()
         for point in self.points:
-            for seed in self.seeds:
+            for seed in self._known_seeds():
                 job = self.job(point, chosen[point.objective], seed)
                 if job.done:
                     found.setdefault(point, {})[seed] = [
@@ -135,7 +135,7 @@ class Reproduction:
         """The evaluations of a run as the study's tables keep them."""
         try:
             return self._curves.evaluations[point][seed]
-        except (OSError, KeyError) as error:
+        except KeyError as error:
             raise ValueError(
                 f"{self.folder / CURVES} lacks {point.label}, seed {seed}, which {RUNS} has: "
                 "restore it, or remove both to repeat the runs."
@@ -143,22 +143,44 @@ class Reproduction:
 
     @cached_property
     def _curves(self) -> Results:
-        return read_results(self.folder / CURVES)
+        path = self.folder / CURVES
+        try:
+            return read_results(path) if self.kept else Results({})
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ValueError(
+                f"{path} cannot be read ({type(error).__name__}: {error}): expected the table "
+                f"beside {RUNS}; restore it, or remove both to repeat the runs."
+            ) from error
+
+    def _known_seeds(self) -> list[int]:
+        """Those that are asked for, and those that the tables have: nothing of them is lost."""
+        kept = (seed for runs in self._curves.evaluations.values() for seed in runs)
+        return sorted({*self.seeds, *kept})
 
     def runs(self) -> list[KeptRun]:
         """All that is finished, for the study's tables."""
-        jobs = [*self.tuning_jobs(), *self.timing(), *self.jobs()]
-        found = [_kept(job) for job in jobs if job.done or job.diverged]
-        return found + [KeptRun(path.stem) for path in self._measured()]
+        others = [*self.tuning_jobs(), *self.timing()]
+        found = {job.name: _kept(job) for job in others if job.done or job.diverged}
+        found |= {path.stem: KeptRun(path.stem) for path in self._measured()}
+        found |= {n: run for n, run in self.kept.items() if n not in found and _no_curve(n)}
+        return [*found.values(), *self._shown_runs()]
+
+    def _shown_runs(self) -> list[KeptRun]:
+        chosen = self.chosen()
+        jobs = [
+            self.job(point, chosen[point.objective], seed)
+            for seed in self._known_seeds()
+            for point in self.points
+        ]
+        return [_kept(job) for job in jobs if job.done or job.diverged]
 
     def commits(self) -> list[str]:
         """Those at which the finished runs were made."""
-        return sorted({_kept(job).commit for job in self.jobs() if job.done} - {""})
+        return sorted({run.commit for run in self._shown_runs()} - {""})
 
     def cpu_seconds(self) -> float:
         """What all runs of the study took of a processor."""
-        jobs = [*self.tuning_jobs(), *self.timing(), *self.jobs()]
-        return sum(_kept(job).cpu_seconds for job in jobs)
+        return sum(run.cpu_seconds for run in self.runs())
 
     def step_seconds(self) -> float:
         """How long a step of one worker takes: what a longer run took more than a shorter one."""
@@ -295,6 +317,11 @@ def _final(job: RunJob) -> float | None:
     if auc is None:
         raise ValueError(f"{job.out} has no validation AUC: remove the run to repeat it.")
     return auc
+
+
+def _no_curve(name: str) -> bool:
+    """Whether it is the name of what tunes or measures, of which `curves.csv` has nothing."""
+    return name.startswith((TUNING, "timing-", "constants-"))
 
 
 def _kept(job: RunJob) -> KeptRun:
