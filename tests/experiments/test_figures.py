@@ -342,6 +342,8 @@ def test_a_study_is_read_again_from_its_tables_and_shown_with_others(tmp_path):
     (row,) = [line for line in text.splitlines() if line.endswith("| yes |")]  # of the starts
     assert "K=16, I=8 against K=1" in row
     assert "CIFAR-100 with 71% positives" in text  # which is missing
+    assert "A pretrained network" in text
+    assert "A network with BatchNorm" not in text
     for file in re.findall(r"\]\(([^)]+\.svg)\)", text):
         assert (tmp_path / file).exists()
 

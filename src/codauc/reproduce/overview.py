@@ -57,6 +57,7 @@ _TITLES = {  # of claims that are longer than what they begin with
     "Fewer workers tolerate": "Fewer workers tolerate a larger I",
     "K=16 is the most time-efficient": "K=16 is the soonest at the target (time modelled)",
 }
+_COMMAND, _NORMALISED = "`codauc reproduce cifar10-71", {"resnet8", "resnet50"}
 _LARGER = 'at K=16 "I=1024, I=64, I=64 on ImageNet, CIFAR100 and CIFAR10"; it does not say why'
 MARKS = {(True, True): "✓", (True, False): "(✓)", (False, False): "(✗)", (False, True): "✗"}
 LEGEND = (
@@ -313,6 +314,11 @@ def _missing(found: Sequence[StudyPage]) -> Iterator[str]:
             if (data, percent) not in there:
                 command = f"`codauc reproduce {data}-{percent}`"
                 yield f"{DATA[data].title} with {percent}% positives: {command}"
+    networks = {page.shown.study.network.name for page in found}
+    if not any(page.shown.study.pretraining or page.shown.study.scale == "paper" for page in found):
+        yield f"A pretrained network, as the paper's: {_COMMAND} --pretrain PATH`"
+    if not networks & _NORMALISED:
+        yield f"A network with BatchNorm, as the paper's: {_COMMAND} --model resnet8`"
     for page in found:
         study, results = page.shown.study, page.shown.results
         for name in figures(study.percent):
