@@ -411,3 +411,15 @@ def test_the_slower_the_link_the_more_a_large_period_is_worth():
     ]
     assert ratios == sorted(ratios)
     assert ratios[-1] > 5
+
+
+def test_the_soonest_is_sure_only_with_an_interval():
+    def soonest(results):
+        (found,) = [f for f in findings(SMALL, results) if "most time-efficient" in f.claim]
+        return found.holds, found.sure
+
+    doubtful = made_up()
+    assert soonest(doubtful) == (True, True)
+    runs = doubtful.evaluations[StudyPoint(16, 8)]
+    runs[0] = [replace(record, seconds=100 * record.seconds) for record in runs[0]]
+    assert not soonest(doubtful)[1]
