@@ -9,7 +9,6 @@ import subprocess
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
-from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,8 @@ from codauc._internal.files import read_text, whole_file
 from codauc._internal.progress import Progress, note
 from codauc.reproduce.figure_definitions import points
 from codauc.reproduce.jobs import RunJob, run_side_by_side
-from codauc.reproduce.kept_runs import RUNS, KeptRun, read_kept
+from codauc.reproduce.kept_runs import KeptRun
+from codauc.reproduce.kept_study import KeptStudy
 from codauc.reproduce.measured_constants import (
     POINTS,
     StageConstants,
@@ -27,8 +27,6 @@ from codauc.reproduce.measured_constants import (
 )
 from codauc.reproduce.study import Study, StudyPoint, Tuned, best
 from codauc.reproduce.study_costs import estimated, measured_costs
-from codauc.reproduce.study_output import CURVES
-from codauc.reproduce.study_reading import kept_constants, read_results
 from codauc.reproduce.study_results import Link, Results, modelled
 from codauc.runs.directory import Record, RunFolder
 from codauc.version import __version__
@@ -49,7 +47,7 @@ class Reproduction:
         self.all_seeds = seeds is not None
         self.folder, self.wanted = out / study.folder, tuple(wanted)
         self.points = points(study, wanted)
-        self.kept = read_kept(self.folder)
+        self.kept = KeptStudy(self.folder)
 
     @property
     def objectives(self) -> list[str]:
@@ -70,7 +68,7 @@ class Reproduction:
         """One run, and where it is."""
         name = f"{TUNING * tuning}{point.name}-eta{tuned.lr:g}-t{tuned.steps}-seed{seed}"
         settings = self.study.settings(point, tuned, seed, tuning=tuning)
-        return RunJob(name, settings, self.folder / "runs" / name, self.kept.get(name))
+        return RunJob(name, settings, self.folder / "runs" / name, self.kept.runs.get(name))
 
     def tuning_job(self, objective: str, tuned: Tuned, seed: int = 0) -> RunJob:
         """The run that tries a (T_0, eta_0) with a seed: one worker."""
@@ -127,42 +125,20 @@ class Reproduction:
                 if job.done:
                     found.setdefault(point, {})[seed] = [
                         replace(record, seconds=modelled(record, point.workers, cost, link))
-                        for record in (_whole(job) if job.here else self._curve(point, seed))
+                        for record in (_whole(job) if job.here else self.kept.curve(point, seed))
                     ]
         return Results(found)
 
-    def _curve(self, point: StudyPoint, seed: int) -> Sequence[Record]:
-        """The evaluations of a run as the study's tables keep them."""
-        try:
-            return self._curves.evaluations[point][seed]
-        except KeyError as error:
-            raise ValueError(
-                f"{self.folder / CURVES} lacks {point.label}, seed {seed}, which {RUNS} has: "
-                "restore it, or remove both to repeat the runs."
-            ) from error
-
-    @cached_property
-    def _curves(self) -> Results:
-        path = self.folder / CURVES
-        try:
-            return read_results(path) if self.kept else Results({})
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise ValueError(
-                f"{path} cannot be read ({type(error).__name__}: {error}): expected the table "
-                f"beside {RUNS}; restore it, or remove both to repeat the runs."
-            ) from error
-
     def _known_seeds(self) -> list[int]:
         """Those that are asked for, and those that the tables have: nothing of them is lost."""
-        kept = (seed for runs in self._curves.evaluations.values() for seed in runs)
-        return sorted({*self.seeds, *kept})
+        return sorted({*self.seeds, *self.kept.seeds})
 
     def runs(self) -> list[KeptRun]:
         """All that is finished, for the study's tables."""
         others = [*self.tuning_jobs(), *self.timing()]
         found = {job.name: _kept(job) for job in others if job.done or job.diverged}
         found |= {path.stem: KeptRun(path.stem) for path in self._measured()}
-        found |= {n: run for n, run in self.kept.items() if n not in found and _no_curve(n)}
+        found |= {n: run for n, run in self.kept.runs.items() if n not in found and _no_curve(n)}
         return [*found.values(), *self._shown_runs()]
 
     def _shown_runs(self) -> list[KeptRun]:
@@ -203,23 +179,18 @@ class Reproduction:
             settings = settings.with_changes("recipe", stages=1, evaluations=1)
             name = f"timing-t{steps}"
             out = self.folder / "runs" / name
-            jobs.append(RunJob(name, settings, out, self.kept.get(name)))
+            jobs.append(RunJob(name, settings, out, self.kept.runs.get(name)))
         return jobs
 
     def constants(self) -> list[StageConstants]:
         """The constants of Table 1 that were measured so far."""
-        before = list(kept_constants(self.folder))
-        return [
-            each
-            for path, at in self._measured().items()
-            for each in read_constants(path)
-            or [old for old in before if StudyPoint(old.workers, old.sync_every) == at]
-        ]
+        places = self._measured().items()
+        return [c for path, at in places for c in read_constants(path) or self.kept.constants(at)]
 
     def _measured(self) -> dict[Path, StudyPoint]:
         """Where constants are that were measured, here or before."""
         places = {path: point for point, path in self._constants().items()}
-        return {p: point for p, point in places.items() if p.exists() or p.stem in self.kept}
+        return {p: point for p, point in places.items() if p.exists() or p.stem in self.kept.runs}
 
     def measure_constants(self, *, quiet: bool = True) -> None:
         """Measure the constants of Table 1, if it is wanted, where that was not done."""
