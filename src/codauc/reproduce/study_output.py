@@ -61,10 +61,12 @@ class Shown:
         tuned = self.chosen.get("auc")
         how = "" if tuned is None else f" with T_0 = {tuned.steps} and eta_0 = {tuned.lr:g}"
         how += ", a, b and alpha estimated before the first step" * (study.start == "estimate")
+        seeds = f"{most} seed{'s' * (most != 1)}{', where no finding rests on it one' * fewer}"
+        if not self.whole:
+            seeds = f"in part: {'up to ' * fewer}{most} seed{'s' * (most != 1)} so far"
         return (
             f"{study.title}; {study.network_text}, batch {PAPER.batch_size} per worker, "
-            f"gamma = {PAPER.gamma:g}, {stages}{how}; {most} seed{'s' * (most != 1)}"
-            f"{', where no finding rests on it one' * fewer}. The target is the final AUC of one "
+            f"gamma = {PAPER.gamma:g}, {stages}{how}; {seeds}. The target is the final AUC of one "
             f"worker, of the same seed, less {MARGIN:g}. Intervals are 95%, over seeds."
         )
 
