@@ -11,6 +11,7 @@ import pytest
 from codauc.reproduce import study_tables as tables
 from codauc.reproduce.figure_definitions import catalogue, figures, points
 from codauc.reproduce.findings import findings, harmless, harmless_range
+from codauc.reproduce.kept_runs import KeptRun
 from codauc.reproduce.measured_constants import StageConstants
 from codauc.reproduce.overview import write_overview
 from codauc.reproduce.reproduction import Reproduction
@@ -66,6 +67,25 @@ def test_the_share_of_positives_is_the_papers():
 def test_the_first_stage_is_twice_the_largest_period():
     for study in (SMALL, Study("cifar10", 71, "tiny")):
         assert min(study.size.steps) >= 2 * max(study.size.periods)
+        assert study.periods == study.size.periods
+
+
+def test_a_period_is_not_longer_than_a_first_stage_that_is_said():
+    short = Study("cifar10", 71, source="somewhere", steps=512)
+    assert short.periods == (1, 8, 64, 512)
+    assert {tuned.steps for tuned in short.grid} == {512}
+    for steps, evaluations in ((512, 64), (256, 32), (1, 1)):
+        recipe = replace(short, steps=steps).settings(StudyPoint(1), Tuned(steps, 0.3), 0).recipe
+        assert recipe.evaluations == evaluations
+    assert (short.folder, short.label) == (
+        "cifar10-71-small-t512",
+        "CIFAR-10 71%, patchnet, T_0 = 512",
+    )
+    assert {p.sync_every for p in points(short, ("period-k4",))} == {1, 8, 64, 512}
+    found = findings(short, made_up())
+    assert [f.holds for f in found if f.claim == "Too large an I costs AUC: K=16, I=512"] == [True]
+    with pytest.raises(ValueError, match="steps=0"):
+        Study("cifar10", 71, steps=0)
 
 
 def test_the_papers_own_setting():
@@ -118,6 +138,8 @@ def test_a_figure_without_a_finding_has_one_seed_unless_given(tmp_path):
         jobs = made.jobs()
         return [sum(t.name.startswith(p) for t in jobs) for p in ("k16-i64-", "k16-i64x3-", "bce")]
 
+    order = [job.settings.seed for job in Reproduction(SMALL, figures(71), tmp_path).jobs()]
+    assert order == sorted(order)  # an interrupted study has whole panels
     assert seeds() == [3, 1, 1]
     assert seeds(seeds=2) == [2, 2, 2]
 
@@ -265,22 +287,25 @@ def shown(results, **changes):
 
 
 def test_everything_that_is_shown_is_written(tmp_path):
-    write(shown(made_up()), tmp_path)
-    assert len(ElementTree.parse(tmp_path / "tuning.svg").getroot().findall("{*}svg")) == 1
+    folder = tmp_path / "study"
+    write(shown(made_up()), folder)
+    assert len(ElementTree.parse(folder / "tuning.svg").getroot().findall("{*}svg")) == 1
     for name in ("workers", "period", "period-k4", "headline"):
-        root = ElementTree.parse(tmp_path / f"{name}.svg").getroot()
+        root = ElementTree.parse(folder / f"{name}.svg").getroot()
         assert len(root.findall("{*}svg")) == 2  # iterations and time; rounds and bytes
-    assert len(ElementTree.parse(tmp_path / "figure.svg").getroot().findall("{*}svg")) == 4
-    with (tmp_path / "ends.csv").open() as file:
+    assert len(ElementTree.parse(folder / "figure.svg").getroot().findall("{*}svg")) == 4
+    with (folder / "ends.csv").open() as file:
         ends = list(csv.DictReader(file))
     assert len(ends) == 12 * 3
     (one,) = [r for r in ends if r["point"] == "k1" and r["seed"] == "0"]
     assert float(one["final_auc"]) == pytest.approx(0.8)
     assert int(one["iterations_to_target"]) == 97
-    page = (tmp_path / "index.html").read_text()
+    page = write_overview(tmp_path).read_text()
     assert "abc1234" in page
     assert "modelled" in page
-    text = (tmp_path / "README.md").read_text()
+    assert page.count("<svg") == 2 * 4 + 1  # each of the five pictures once
+    assert not (folder / "index.html").exists()
+    text = (folder / "README.md").read_text()
     assert text.count("| holds |") == 15
     for name in ("workers", "headline"):
         assert f"({name}.svg)" in text
@@ -288,7 +313,11 @@ def test_everything_that_is_shown_is_written(tmp_path):
 
 def test_a_study_is_read_again_from_its_tables_and_shown_with_others(tmp_path):
     constants = [StageConstants(16, 8, 1, 0.9, 0.1, 0.02, 0.001, 0.5, 0.3, 5 / 7)]
-    first = shown(made_up(), constants=constants, cpu_seconds=3600.0)
+    kept = [
+        KeptRun("k1-eta0.3-t2048-seed0", 0.7, 2.5, 2.25, "abc1234"),
+        KeptRun("x", diverged=True),
+    ]
+    first = shown(made_up(), constants=constants, cpu_seconds=3600.0, runs=kept)
     slow = made_up(points={StudyPoint(16, 8): (0.83, 3.0)})
     second = shown(slow, study=replace(SMALL, model="resnet8", start="estimate"))
     zeros = shown(made_up(), study=replace(SMALL, model="resnet8"))
@@ -301,6 +330,7 @@ def test_a_study_is_read_again_from_its_tables_and_shown_with_others(tmp_path):
     again = read_shown(tmp_path / "0")
     assert again.results.evaluations == first.results.evaluations
     assert again.constants == constants
+    assert again.runs == kept
     assert again.command == first.command
     page = (tmp_path / "index.html").read_text()
     text = (tmp_path / "README.md").read_text()
@@ -312,6 +342,8 @@ def test_a_study_is_read_again_from_its_tables_and_shown_with_others(tmp_path):
     (row,) = [line for line in text.splitlines() if line.endswith("| yes |")]  # of the starts
     assert "K=16, I=8 against K=1" in row
     assert "CIFAR-100 with 71% positives" in text  # which is missing
+    assert "A pretrained network" in text
+    assert "A network with BatchNorm" not in text
     for file in re.findall(r"\]\(([^)]+\.svg)\)", text):
         assert (tmp_path / file).exists()
 
@@ -323,7 +355,7 @@ def test_the_harmless_periods_of_two_data_sets_are_compared(tmp_path):
     write_overview(tmp_path)
     text = (tmp_path / "README.md").read_text()
     (row,) = [line for line in text.splitlines() if line.startswith("| ImageNet tolerates")]
-    assert "holds in 1 of 2 comparisons; K=16: 1024 on ImageNet, 64 on CIFAR-10 71%" in row
+    assert "Holds in part: 1 of 2 comparisons; K=16: 1024 on ImageNet, 64 on CIFAR-10 71%" in row
     assert "K=4: 512 on ImageNet, 512 on CIFAR-10" in row
 
 
@@ -353,9 +385,13 @@ def test_without_the_time_of_a_step_nothing_is_said_of_time():
 
 
 def test_a_study_of_which_nothing_has_run_can_be_shown(tmp_path):
-    write(shown(Results({}), step_seconds=math.nan, tried={}), tmp_path)
-    assert not list(tmp_path.glob("*.svg"))
-    assert "not measured" in (tmp_path / "index.html").read_text()
+    one = {point: runs for point, runs in made_up().evaluations.items() if point == StudyPoint(1)}
+    for number, some in enumerate(({}, one)):  # nor is there a picture in which nothing varies
+        write(shown(Results(some), step_seconds=math.nan, tried={}), tmp_path / str(number))
+        assert not list(tmp_path.rglob("*.svg"))
+    write(shown(Results({}), step_seconds=math.nan, tried={}), tmp_path / "study")
+    assert "not measured" in (tmp_path / "study" / "README.md").read_text()
+    assert "not measured" in write_overview(tmp_path).read_text()
 
 
 def test_table_1_has_the_theorys_speedup_beside_the_measured():
@@ -375,3 +411,15 @@ def test_the_slower_the_link_the_more_a_large_period_is_worth():
     ]
     assert ratios == sorted(ratios)
     assert ratios[-1] > 5
+
+
+def test_the_soonest_is_sure_only_with_an_interval():
+    def soonest(results):
+        (found,) = [f for f in findings(SMALL, results) if "most time-efficient" in f.claim]
+        return found.holds, found.sure
+
+    doubtful = made_up()
+    assert soonest(doubtful) == (True, True)
+    runs = doubtful.evaluations[StudyPoint(16, 8)]
+    runs[0] = [replace(record, seconds=100 * record.seconds) for record in runs[0]]
+    assert not soonest(doubtful)[1]

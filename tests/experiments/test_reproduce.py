@@ -7,17 +7,17 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 
 import pytest
 
 from codauc.cli.main import main
-from codauc.reproduce.jobs import RunJob, run_side_by_side
+from codauc.reproduce.jobs import MADE_BY, RunJob, run_side_by_side
 from codauc.reproduce.measured_constants import measure_once, read_constants
 from codauc.reproduce.reproduction import Reproduction
 from codauc.reproduce.study import Study, StudyPoint, Tuned
-from codauc.runs.directory import METRICS, SUMMARY, RunFolder
+from codauc.runs.directory import METRICS, SUMMARY, Record, RunFolder
 
 CIFAR = object()  # stands for the directory
 COMMAND = [sys.executable, "-m", "codauc", "reproduce"]
@@ -33,7 +33,10 @@ def short(cifar10, tmp_path, name, **recipe):
 
 def test_what_is_finished_is_not_run_again_and_what_fails_is_named(cifar10, tmp_path):
     good, bad = short(cifar10, tmp_path, "good"), short(cifar10, tmp_path, "bad", lr=50.0)
+    good.out.mkdir()
+    (good.out / MADE_BY).write_text('{"cpu_seconds": 1000.0}')  # of a part before an interruption
     failed = run_side_by_side([bad, good], at_once=2)
+    assert 1000 < good.facts["cpu_seconds"] < 2000
     assert list(failed) == ["bad"]
     assert "lr=50" in failed["bad"]
     made = (good.out / METRICS).stat().st_mtime_ns
@@ -82,6 +85,68 @@ def test_a_step_size_that_fails_with_one_seed_is_not_chosen(tmp_path):
     assert made.chosen()["auc"] == Tuned(64, 0.3)
     assert made.tried("auc")[Tuned(64, 0.9)] == pytest.approx(0.635)
     assert len(made.tuning_jobs()) == 6
+
+
+def test_a_copy_of_the_tables_is_gone_on_with(cifar10, tmp_path, monkeypatch, capsys):
+    """Elsewhere, without the runs' directories: what is finished is not run again."""
+    begun, numbers = [], dict.fromkeys((field.name for field in fields(Record)), 0)
+    ended = Record(**numbers | {"stage_end": True})
+
+    def finish(jobs, *_):
+        for job in (job for job in jobs if not job.done and not job.diverged):
+            begun.append(job.name)
+            job.out.mkdir(parents=True)
+            if "eta0.9" in job.name:
+                (job.out / "diverged.txt").write_text("not finite")
+                continue
+            auc = 0.7 + job.settings.recipe.lr / 100
+            seconds = 0.00123456789 * job.steps
+            ends = {"finished": True, "validation_auc": auc, "steps": job.steps, "seconds": seconds}
+            RunFolder(job.out).write_json(SUMMARY, ends)
+            record = asdict(ended) | {"step": job.steps, "auc": auc}
+            (job.out / METRICS).write_text(json.dumps(record) + "\n")
+        return {job.name: job.diverged for job in jobs if job.diverged}
+
+    monkeypatch.setattr("codauc.reproduce.reproduction.run_side_by_side", finish)
+    measured = []
+    monkeypatch.setattr(
+        "codauc.reproduce.reproduction.measure_once", lambda *at: measured.append(at[2])
+    )
+    arguments = ["cifar10-71-period-k4", "--data", cifar10, "--scale", "tiny", "--out"]
+    assert reproduce(capsys, *arguments, tmp_path / "here")[0] == 0
+    assert (
+        len(begun) == len(set(begun)) == 3 * 3 + 2 + 3 * 4
+    )  # tuning, timing, K=1 and three of K=4
+    tables = {p.name: p for p in (tmp_path / "here" / "cifar10-71-tiny").iterdir() if p.is_file()}
+    copy = tmp_path / "there" / "cifar10-71-tiny"
+    copy.mkdir(parents=True)
+    for name, path in tables.items():
+        if name != "study.json":  # which names the place of the data
+            (copy / name).write_bytes(path.read_bytes())
+    begun.clear()
+    assert reproduce(capsys, *arguments, tmp_path / "there")[0] == 0
+    assert begun == []
+    for name, path in tables.items():
+        assert (copy / name).read_bytes() == path.read_bytes(), name
+    more = ["cifar10-71-table1", *arguments[1:]]
+    assert reproduce(capsys, *more, tmp_path / "there")[0] == 0
+    assert len(begun) == 3 * 3  # K=16
+    assert len(measured) == 2
+    whole = (copy / "curves.csv").read_text()
+    assert reproduce(capsys, *more, tmp_path / "there", "--seeds", 1)[0] == 0
+    assert (copy / "curves.csv").read_text() == whole  # other seeds are not lost
+    (copy / "curves.csv").write_text(tables["curves.csv"].read_text().splitlines()[0])
+    code, _, told = reproduce(capsys, *arguments, tmp_path / "there")
+    assert code == 2
+    assert "curves.csv lacks K=1 (PPD-SG), seed 0" in told
+    (copy / "curves.csv").unlink()
+    code, _, told = reproduce(capsys, *arguments, tmp_path / "there")
+    assert code == 2
+    assert "curves.csv cannot be read (FileNotFoundError" in told
+    (copy / "runs.csv").write_text("run\nk1\n")
+    code, _, told = reproduce(capsys, *arguments, tmp_path / "there")
+    assert code == 2
+    assert "runs.csv cannot be read" in told
 
 
 def alive(out):

@@ -283,6 +283,7 @@ def _reproduce(command: Parser) -> None:
     add("--jobs", "runs at the same time (one per core)", "N", type=int)
     add("--seeds", "runs of each configuration (3; at 50%%: 1)", "N", type=int)
     add("--lr", "first step size, instead of tuning it", "ETA", type=float)
+    add("--steps", "T_0, the steps of the first stage (the scale's)", "T", type=int)
     add("--device", "cpu or cuda (%(default)s)", "DEVICE", default="cpu")
     for _, each in settings_with_options():
         if each.name in ("start", "pretrained"):

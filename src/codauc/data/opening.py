@@ -369,7 +369,7 @@ def _share(
     if labels is not None:
         counts = [ShardCount(len(s), int(labels[rows[s]].sum())) for s in shards]
     if len(mine) < len(x):
-        x = x[mine].clone() if isinstance(x, Tensor) else x.take(mine)
+        x = x[mine] if isinstance(x, Tensor) else x.take(mine)
     return Part(x, None if labels is None else labels[mine], mine, counts)
 
 

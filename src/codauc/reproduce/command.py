@@ -90,7 +90,7 @@ def _made(options: dict[str, Any]) -> Reproduction:
     if not holds(Path(options["data"]), data):
         raise ValueError(f"--data {options['data']} holds no {DATA[data].title}: {expected}.")
     _link(options)
-    for name in ("jobs", "seeds"):
+    for name in ("jobs", "seeds", "steps"):
         if options[name] is not None:
             whole(f"--{name}", options[name], least=1, remedy="leave it out for the default")
     pretrained, model = options["pretrained"], options["model"]
@@ -107,6 +107,7 @@ def _made(options: dict[str, Any]) -> Reproduction:
         device=options["device"],
         processes=options["processes"] or options["plan"],
         lr=options["lr"],
+        steps=options["steps"],
         start=options["start"],
         model=model,
     )
@@ -139,12 +140,13 @@ def _show(made: Reproduction, options: dict[str, Any], say: Say) -> None:
         commits=whole.commits(),
         constants=whole.constants(),
         cpu_seconds=whole.cpu_seconds(),
+        runs=whole.runs(),
         tuning_seeds=len(whole.seeds),
         command=_command(options, study),
         whole=all(job.done for job in whole.jobs()),
     )
-    page = write(shown, made.folder)
-    write_overview(options["out"])
+    write(shown, made.folder)
+    page = write_overview(options["out"])
     if options["json"]:
         say(json.dumps([finding._asdict() for finding in shown.found]))
         return
@@ -158,7 +160,7 @@ def _command(options: dict[str, Any], study: Study) -> str:
     parts = ["codauc reproduce", options["name"], "--data", DATA[study.data].archive]
     parts += ["--scale", study.scale]
     usual: dict[str, Any] = {"seeds": None, "lr": None, "start": "zero", "device": "cpu"}
-    usual |= {"latency": 0.1, "bandwidth": 10000.0, "model": None}
+    usual |= {"steps": None, "latency": 0.1, "bandwidth": 10000.0, "model": None}
     parts += [f"--{name} {options[name]}" for name in usual if options[name] != usual[name]]
     if study.pretraining:
         parts.append(f"--pretrain {Path(options['pretrain']).name}")

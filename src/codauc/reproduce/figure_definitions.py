@@ -50,7 +50,7 @@ def catalogue() -> dict[str, tuple[str, int, tuple[str, ...]]]:
 
 def points_of(study: Study, figure: str) -> list[StudyPoint]:
     """What a figure shows, in its order."""
-    periods = study.size.periods
+    periods = study.periods
     match figure:
         case "workers":
             return [StudyPoint(k, 1 if k == 1 else FIXED) for k in WORKERS]

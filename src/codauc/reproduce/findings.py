@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from codauc._internal.formats import digits
 from codauc.reproduce.study import FIXED, WORKERS, Study, StudyPoint
-from codauc.reproduce.study_results import MARGIN, Results, estimate_positive
+from codauc.reproduce.study_results import MARGIN, Estimate, Results, estimate_positive
 
 FEWER = {4: 2.0, 16: 4.0}  # times fewer iterations than one worker, at least
 HARMLESS = (8, 64)  # the I's that cost nothing at K=16
@@ -38,14 +38,14 @@ class Finding(NamedTuple):
 
 def findings(study: Study, results: Results) -> list[Finding]:
     """All that can be said of a study's runs; the paper has more of them at 71% positives."""
-    more, periods = study.percent == 71, study.size.periods
+    more, periods = study.percent == 71, study.periods
     pairs = [
         (k, every) for every in (1, FIXED) for k in WORKERS[1:] if more or (k, every) != (4, 1)
     ]
     found = [_fewer(results, StudyPoint(*pair)) for pair in pairs]
     found += [_harmless(results, every) for every in HARMLESS if every in periods]
     found += [_rounds(results, every) for every in HARMLESS[-1:] if every in periods]
-    if HARMLESS[-1] in periods and PAPER[study.data][16] != periods[-1]:
+    if HARMLESS[-1] in periods and periods[-1] > PAPER[study.data][16]:
         found.append(_largest_loses(results, periods[-1]))
     for margin in (MARGIN, 2 * MARGIN) if more else ():  # what a clear loss is, it does not state
         few, many = (harmless_range(study, results, workers, margin) for workers in (4, 16))
@@ -87,7 +87,7 @@ def harmless_range(
 ) -> Harmless | None:
     """`harmless` with what the intervals of the losses leave open; None where an I was not run."""
     naive = StudyPoint(workers, 1)
-    losses = {i: results.loss(StudyPoint(workers, i), naive) for i in study.size.periods}
+    losses = {i: results.loss(StudyPoint(workers, i), naive) for i in study.periods}
     if None in losses.values():
         return None
 
@@ -200,9 +200,23 @@ def _soonest(results: Results) -> Finding:
     reached = {p: time.mean for p, time in times.items() if time and not math.isnan(time.mean)}
     times_text = "; ".join(f"K={p.workers}: {digits(t, 3)} s" for p, t in reached.items())
     whole = len(times) == len(points) and bool(reached)
+    ahead = _ahead(results, points[-1], [p for p in points[:-1] if p in reached])
     return Finding(
         "K=16 is the most time-efficient (time modelled)",
         "the soonest at the target",
         times_text or "-",
         min(reached, key=lambda p: reached[p]) == points[-1] if whole else None,
+        ahead is None or not ahead.low <= 1 < ahead.high,
     )
+
+
+def _ahead(results: Results, point: StudyPoint, others: list[StudyPoint]) -> Estimate | None:
+    """How many times sooner a point is at the target than the best of others, seed by seed."""
+    ratios = []
+    for seed in results.seeds(point, *others) if others and results.hits(point) else ():
+        mine, *theirs = (results.reached(p, seed) for p in (point, *others))
+        known = [hit.seconds for hit in theirs if hit is not None]
+        if mine is None or not known:
+            return None
+        ratios.append(min(known) / max(mine.seconds, 1e-12))
+    return estimate_positive(ratios) if ratios else None

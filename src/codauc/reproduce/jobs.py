@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from codauc._internal.files import read_text, regular_file
 from codauc._internal.imports import as_started, safe_children
+from codauc.reproduce.kept_runs import KeptRun
 from codauc.runs.directory import RunFolder
 from codauc.runs.settings import Recipe, RunSettings
 from codauc.training.recipe import plan
@@ -32,11 +33,15 @@ _DIVERGED = "diverged.txt"
 
 
 class RunJob(NamedTuple):
-    """A run: its name, its settings with a decided recipe, and its directory."""
+    """A run: its name, its settings with a decided recipe, its directory, and what is kept of it.
+
+    `kept` is what the study's tables say of it where it was run in another directory.
+    """
 
     name: str
     settings: RunSettings
     out: Path
+    kept: KeptRun | None = None
 
     @property
     def steps(self) -> int:
@@ -60,13 +65,27 @@ class RunJob(NamedTuple):
     @property
     def done(self) -> bool:
         """Whether it is finished."""
+        return bool(self.kept and not self.kept.diverged) or self.here
+
+    @property
+    def here(self) -> bool:
+        """Whether it was finished in its directory."""
         return RunFolder(self.out).finished
 
     @property
     def diverged(self) -> str:
         """Why it never finishes: its numbers are not finite; "" if they are."""
         path = self.out / _DIVERGED
-        return read_text(path) if path.exists() else ""
+        if not path.exists():
+            return "its numbers were not finite" if self.kept and self.kept.diverged else ""
+        return read_text(path)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """With what its directory's run was made, and the processor's time it took so far."""
+        with suppress(OSError, ValueError, TypeError):
+            return dict(json.loads(read_text(self.out / MADE_BY)))
+        return {}
 
     @property
     def done_work(self) -> int:
@@ -113,7 +132,7 @@ def run_side_by_side(
 
 def check_same(job: RunJob) -> None:
     """Raise if the finished run in the directory has other settings than this job."""
-    if not job.done:
+    if not job.here:
         return
     folder = RunFolder(job.out)
     # trusted as far as this: what is there is compared, and never run
@@ -161,8 +180,8 @@ def _run(job: RunJob, parent: int, made_by: Mapping[str, Any] | None) -> None:
     except (ValueError, OSError, RuntimeError, MemoryError) as error:
         print(f"{type(error).__name__}: {error}", file=log)
         sys.exit(1)
-    facts = {**(made_by or {}), "cpu_seconds": time.process_time() - began}
-    facts |= {"lockstep": job.lockstep}
+    spent = time.process_time() - began + float(job.facts.get("cpu_seconds", 0.0))
+    facts = {**(made_by or {}), "cpu_seconds": spent, "lockstep": job.lockstep}
     (job.out / MADE_BY).write_text(json.dumps(facts), encoding="utf-8")
     sys.exit(0 if finished else _LEFT)
 

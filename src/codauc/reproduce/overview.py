@@ -13,13 +13,13 @@ from codauc.report.rendering import Card, CardTable, render
 from codauc.reproduce.figure_definitions import FIGURES, TITLES, figures, points_of
 from codauc.reproduce.findings import Finding, harmless_range
 from codauc.reproduce.study import DATA, KEEP, WORKERS, Study
-from codauc.reproduce.study_output import PAGE, Shown, pictures_of, write
+from codauc.reproduce.study_output import Shown, pictures_of, tables_of, write
 from codauc.reproduce.study_reading import studies_in
 from codauc.reproduce.study_results import MARGIN
 
 OVERVIEW = "overview"  # its name in the command
 _COLUMNS = 6  # studies side by side that a page is wide enough for
-README, WHY = "README.md", "why.md"
+PAGE, README, WHY = "index.html", "README.md", "why.md"
 PAPER = {  # what a finding's claim begins with, and the paper's words for it
     "More workers need fewer iterations": (
         '"when K becomes larger, then our algorithm requires a less number of iterations to '
@@ -47,11 +47,23 @@ PAPER = {  # what a finding's claim begins with, and the paper's words for it
         '"CoDA with K=16 machines is also the most time-efficient algorithm among all settings"'
     ),
 }
+_TITLES = {  # of claims that are longer than what they begin with
+    "More workers need fewer iterations": (
+        "More workers need fewer iterations (asked here: 2 times at K=4, 4 times at K=16)"
+    ),
+    "Skipping rounds costs nothing": "Skipping rounds costs nothing, up to I=64 at K=16",
+    "Fewer rounds to the target": "Fewer rounds to the target, with I=64 at K=16",
+    "The largest I that loses": "The largest harmless I is the paper's",
+    "Fewer workers tolerate": "Fewer workers tolerate a larger I",
+    "K=16 is the most time-efficient": "K=16 is the soonest at the target (time modelled)",
+}
+_COMMAND, _NORMALISED = "`codauc reproduce cifar10-71", {"resnet8", "resnet50"}
 _LARGER = 'at K=16 "I=1024, I=64, I=64 on ImageNet, CIFAR100 and CIFAR10"; it does not say why'
 MARKS = {(True, True): "✓", (True, False): "(✓)", (False, False): "(✗)", (False, True): "✗"}
 LEGEND = (
     "✓ holds, ✗ does not hold, each with the whole 95% interval; in brackets: by the mean over "
-    "seeds, while the interval leaves the opposite open, or with one seed, without an interval."
+    "seeds, while the interval leaves the opposite open, or with one seed, without an interval. "
+    "Surely: with the whole interval."
 )
 
 
@@ -107,18 +119,18 @@ def _lines(path: Path) -> tuple[str, ...]:
 
 
 def _page(found: Sequence[StudyPage], values: Mapping[str, object]) -> str:
-    cards: list[tuple[str, list[Card], list[Card]]] = [
-        (f"{each.label}: {title}", shown, [])
-        for each in found
-        for title, shown in pictures_of(each.shown).values()
-    ]
-    return render("overview.html", cards=cards, **values)
+    """All figures of all studies, and their tables."""
+    parts = []
+    for each in found:
+        below = [Card(caption=t.note, table=t.card(), title=t.title) for t in tables_of(each.shown)]
+        parts.append((each, list(pictures_of(each.shown).values()), below))
+    return render("overview.html", parts=parts, **values)
 
 
 def _minute(found: Sequence[StudyPage]) -> CardTable:
     """Each claim of the paper in a row: its words, in how many studies it holds, and where not."""
     rows = [
-        [f"{begin} ..." if begin.endswith("loses") else begin, words, *_verdict(begin, found)]
+        [_TITLES.get(begin, begin), words, *_verdict(begin, found)]
         for begin, words in PAPER.items()
     ]
     rows.append(["ImageNet tolerates a larger I than CIFAR", _LARGER, *_of_data_sets(found)])
@@ -139,7 +151,7 @@ def _verdict(begin: str, found: Sequence[StudyPage]) -> tuple[str, str]:
         return "not measured", ""
     surely = sum(bool(f.holds) and f.sure and not page.one_seed for page, f in known)
     good = len(known) - len(bad)
-    where = f"holds in {good} of {len(known)} comparisons, {surely} of them surely"
+    where = f"{_word(good, len(known))} {good} of {len(known)} comparisons, {surely} of them surely"
     return where, "; ".join(f"{page.label}: {_short(f)}" for page, f in bad)
 
 
@@ -161,8 +173,12 @@ def _of_data_sets(found: Sequence[StudyPage]) -> tuple[str, str]:
     if not said:
         return "not measured", ""
     good = [text for holds, text in said if holds]
-    where = f"holds in {len(good)} of {len(said)} comparisons"
+    where = f"{_word(len(good), len(said))} {len(good)} of {len(said)} comparisons"
     return "; ".join([where, *good]), "; ".join(text for holds, text in said if not holds)
+
+
+def _word(good: int, of: int) -> str:
+    return "Holds:" if good == of else "Holds in part:" if good else "Does not hold:"
 
 
 def _alike(study: Study, other: Study) -> bool:
@@ -258,7 +274,8 @@ def _starts(found: Sequence[StudyPage]) -> CardTable:
 
 
 def _but_start(study: Study) -> tuple[object, ...]:
-    return study.data, study.percent, study.scale, study.network.name, study.pretraining, study.lr
+    setting = (study.pretraining, study.lr, study.steps)
+    return study.data, study.percent, study.scale, study.network.name, *setting
 
 
 def _origins(found: Sequence[StudyPage]) -> CardTable:
@@ -297,6 +314,11 @@ def _missing(found: Sequence[StudyPage]) -> Iterator[str]:
             if (data, percent) not in there:
                 command = f"`codauc reproduce {data}-{percent}`"
                 yield f"{DATA[data].title} with {percent}% positives: {command}"
+    networks = {page.shown.study.network.name for page in found}
+    if not any(page.shown.study.pretraining or page.shown.study.scale == "paper" for page in found):
+        yield f"A pretrained network, as the paper's: {_COMMAND} --pretrain PATH`"
+    if not networks & _NORMALISED:
+        yield f"A network with BatchNorm, as the paper's: {_COMMAND} --model resnet8`"
     for page in found:
         study, results = page.shown.study, page.shown.results
         for name in figures(study.percent):

@@ -16,7 +16,9 @@ from typing import Any
 from codauc._internal.files import read_text, whole_file
 from codauc._internal.progress import Progress, note
 from codauc.reproduce.figure_definitions import points
-from codauc.reproduce.jobs import MADE_BY, RunJob, run_side_by_side
+from codauc.reproduce.jobs import RunJob, run_side_by_side
+from codauc.reproduce.kept_runs import KeptRun
+from codauc.reproduce.kept_study import KeptStudy
 from codauc.reproduce.measured_constants import (
     POINTS,
     StageConstants,
@@ -45,6 +47,7 @@ class Reproduction:
         self.all_seeds = seeds is not None
         self.folder, self.wanted = out / study.folder, tuple(wanted)
         self.points = points(study, wanted)
+        self.kept = KeptStudy(self.folder)
 
     @property
     def objectives(self) -> list[str]:
@@ -52,19 +55,20 @@ class Reproduction:
         return list(dict.fromkeys(["auc", *(point.objective for point in self.points)]))
 
     def jobs(self) -> list[RunJob]:
-        """The runs of all points, with what is chosen."""
+        """The runs of all points, with what is chosen; seed by seed, so that panels are whole."""
         chosen = self.chosen()
         return [
             self.job(point, chosen[point.objective], seed)
+            for seed in self.seeds
             for point, needed in self.points.items()
-            for seed in (self.seeds if needed or self.all_seeds else self.seeds[:1])
+            if needed or self.all_seeds or seed == self.seeds[0]
         ]
 
     def job(self, point: StudyPoint, tuned: Tuned, seed: int, *, tuning: bool = False) -> RunJob:
         """One run, and where it is."""
         name = f"{TUNING * tuning}{point.name}-eta{tuned.lr:g}-t{tuned.steps}-seed{seed}"
         settings = self.study.settings(point, tuned, seed, tuning=tuning)
-        return RunJob(name, settings, self.folder / "runs" / name)
+        return RunJob(name, settings, self.folder / "runs" / name, self.kept.runs.get(name))
 
     def tuning_job(self, objective: str, tuned: Tuned, seed: int = 0) -> RunJob:
         """The run that tries a (T_0, eta_0) with a seed: one worker."""
@@ -116,24 +120,43 @@ class Reproduction:
         found: dict[StudyPoint, dict[int, list[Record]]] = {}
         chosen, cost = self.chosen(), self.step_seconds()
         for point in self.points:
-            for seed in self.seeds:
-                folder = RunFolder(self.job(point, chosen[point.objective], seed).out)
-                if folder.finished:
+            for seed in self._known_seeds():
+                job = self.job(point, chosen[point.objective], seed)
+                if job.done:
                     found.setdefault(point, {})[seed] = [
                         replace(record, seconds=modelled(record, point.workers, cost, link))
-                        for record in _whole(folder)
+                        for record in (_whole(job) if job.here else self.kept.curve(point, seed))
                     ]
         return Results(found)
 
+    def _known_seeds(self) -> list[int]:
+        """Those that are asked for, and those that the tables have: nothing of them is lost."""
+        return sorted({*self.seeds, *self.kept.seeds})
+
+    def runs(self) -> list[KeptRun]:
+        """All that is finished, for the study's tables."""
+        others = [*self.tuning_jobs(), *self.timing()]
+        found = {job.name: _kept(job) for job in others if job.done or job.diverged}
+        found |= {path.stem: KeptRun(path.stem) for path in self._measured()}
+        found |= {n: run for n, run in self.kept.runs.items() if n not in found and _no_curve(n)}
+        return [*found.values(), *self._shown_runs()]
+
+    def _shown_runs(self) -> list[KeptRun]:
+        chosen = self.chosen()
+        jobs = [
+            self.job(point, chosen[point.objective], seed)
+            for seed in self._known_seeds()
+            for point in self.points
+        ]
+        return [_kept(job) for job in jobs if job.done or job.diverged]
+
     def commits(self) -> list[str]:
         """Those at which the finished runs were made."""
-        found = {str(_made(job).get("commit", "")) for job in self.jobs() if job.done}
-        return sorted(found - {""})
+        return sorted({run.commit for run in self._shown_runs()} - {""})
 
     def cpu_seconds(self) -> float:
         """What all runs of the study took of a processor."""
-        jobs = [*self.tuning_jobs(), *self.timing(), *self.jobs()]
-        return sum(float(_made(job).get("cpu_seconds", 0.0)) for job in jobs)
+        return sum(run.cpu_seconds for run in self.runs())
 
     def step_seconds(self) -> float:
         """How long a step of one worker takes: what a longer run took more than a shorter one."""
@@ -144,10 +167,8 @@ class Reproduction:
 
     def _seconds(self, job: RunJob) -> float:
         """What a run took: on a CPU the processor's time, which others do not lengthen."""
-        facts = _made(job)
-        if self.study.device == "cpu" and "cpu_seconds" in facts:
-            return float(facts["cpu_seconds"])
-        return float(RunFolder(job.out).result("seconds")["seconds"])
+        kept = _kept(job)
+        return (self.study.device == "cpu" and kept.cpu_seconds) or kept.seconds
 
     def timing(self) -> list[RunJob]:
         """Two runs of one worker whose difference is the time of a step."""
@@ -157,17 +178,25 @@ class Reproduction:
             settings = self.study.settings(StudyPoint(1), Tuned(steps, lr), 0)
             settings = settings.with_changes("recipe", stages=1, evaluations=1)
             name = f"timing-t{steps}"
-            jobs.append(RunJob(name, settings, self.folder / "runs" / name))
+            out = self.folder / "runs" / name
+            jobs.append(RunJob(name, settings, out, self.kept.runs.get(name)))
         return jobs
 
     def constants(self) -> list[StageConstants]:
         """The constants of Table 1 that were measured so far."""
-        return [each for path in self._constants().values() for each in read_constants(path)]
+        places = self._measured().items()
+        return [c for path, at in places for c in read_constants(path) or self.kept.constants(at)]
+
+    def _measured(self) -> dict[Path, StudyPoint]:
+        """Where constants are that were measured, here or before."""
+        places = {path: point for point, path in self._constants().items()}
+        return {p: point for p, point in places.items() if p.exists() or p.stem in self.kept.runs}
 
     def measure_constants(self, *, quiet: bool = True) -> None:
         """Measure the constants of Table 1, if it is wanted, where that was not done."""
         tuned = self.chosen()["auc"]
-        left = {p: path for p, path in self._constants().items() if not path.exists()}
+        measured = self._measured()
+        left = {p: path for p, path in self._constants().items() if path not in measured}
         for point, path in left.items() if "table1" in self.wanted else ():
             if not quiet:
                 note(f"Measuring the constants of Table 1: {point.label}.")
@@ -178,7 +207,7 @@ class Reproduction:
         return {
             point: folder / f"constants-{point.name}-eta{tuned.lr:g}-t{tuned.steps}.json"
             for point in POINTS
-            if point.sync_every in self.study.size.periods
+            if point.sync_every in self.study.periods
         }
 
     def said(self, at_once: int | None) -> str:
@@ -251,19 +280,39 @@ class Reproduction:
 
 def _final(job: RunJob) -> float | None:
     """The AUC at a run's end, 0 if it diverged; None if it is not finished."""
-    folder = RunFolder(job.out)
     if job.diverged:
         return 0.0
-    if not folder.finished:
+    if not job.done:
         return None
-    auc = folder.result("validation_auc")["validation_auc"]
+    auc = _kept(job).auc
     if auc is None:
-        raise ValueError(f"{folder.path} has no validation AUC: remove the run to repeat it.")
-    return float(auc)
+        raise ValueError(f"{job.out} has no validation AUC: remove the run to repeat it.")
+    return auc
 
 
-def _whole(folder: RunFolder) -> list[Record]:
+def _no_curve(name: str) -> bool:
+    """Whether it is the name of what tunes or measures, of which `curves.csv` has nothing."""
+    return name.startswith((TUNING, "timing-", "constants-"))
+
+
+def _kept(job: RunJob) -> KeptRun:
+    """What the tables keep of a run; of one that is not finished, the time it took so far."""
+    facts = job.facts
+    spent, commit = float(facts.get("cpu_seconds", 0.0)), str(facts.get("commit", ""))
+    if job.kept and not job.here:
+        return job.kept
+    if job.diverged or not job.here:
+        unknown = KeptRun(job.name, cpu_seconds=spent, commit=commit)
+        return unknown._replace(diverged=bool(job.diverged))
+    folder = RunFolder(job.out)
+    auc = folder.result("validation_auc")["validation_auc"]
+    seconds = float(folder.summary().get("seconds", 0.0))
+    return KeptRun(job.name, None if auc is None else float(auc), seconds, spent, commit)
+
+
+def _whole(job: RunJob) -> list[Record]:
     """The history of a finished run; raise if its end is missing."""
+    folder = RunFolder(job.out)
     records, steps = folder.records(), folder.summary().get("steps")
     if not records or not records[-1].stage_end or records[-1].step != steps:
         raise ValueError(
@@ -271,12 +320,6 @@ def _whole(folder: RunFolder) -> list[Record]:
             "remove the run to repeat it."
         )
     return records
-
-
-def _made(job: RunJob) -> dict[str, Any]:
-    with suppress(OSError, ValueError, TypeError):
-        return dict(json.loads(read_text(job.out / MADE_BY)))
-    return {}
 
 
 def made_by() -> dict[str, Any]:

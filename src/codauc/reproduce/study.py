@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from codauc._internal.checks import choice
+from codauc._internal.checks import choice, whole
 from codauc.algorithm.theory import step_limits
 from codauc.data.data_settings import DataSettings
 from codauc.runs.settings import (
@@ -26,6 +26,7 @@ WORKERS = (1, 4, 16)  # K
 FACTOR = 3  # of T_s, of 1/eta_s and of what eta_0's grid is extended by
 KEEP = {71: 0.4, 50: 1.0}  # the share of negatives that is kept, by the per cent of positives
 FIXED = 8  # the I of figures that vary K: one that costs nothing at K=16
+_BETWEEN_EVALUATIONS = 32  # steps, at least
 _EXTENSIONS = 4  # of the grid of eta_0 in one direction, at most
 
 
@@ -111,12 +112,15 @@ class Study:
     lr: float | None = None  # eta_0, where it is not to be tuned
     start: str = "zero"  # what a, b and alpha are at the beginning
     model: str | None = None  # a network that is not the scale's
+    steps: int | None = None  # T_0, where it is not the scale's
     decoded: str = ""
     pretraining: str = ""
 
     def __post_init__(self) -> None:
         choice("data", self.data, tuple(DATA))
         choice("scale", self.scale, tuple(SCALES))
+        if self.steps is not None:
+            whole("steps", self.steps, least=1, remedy="leave it out for the scale's own")
         if self.lr is not None and not 0 < self.lr <= self.largest_lr:
             raise ValueError(
                 f"lr={self.lr:g}: expected above 0 and at most {self.largest_lr:.3g}, 1/(2p(1-p)), "
@@ -130,7 +134,8 @@ class Study:
         start = "-estimated" if self.start == "estimate" else ""
         tuned = "-finetuned" if self.pretraining else ""
         model = "" if self.model in (None, self.size.model) else f"-{self.model}"
-        return f"{self.data}-{self.percent}-{self.scale}{model}{tuned}{lr}{start}"
+        steps = "" if self.steps is None else f"-t{self.steps}"
+        return f"{self.data}-{self.percent}-{self.scale}{model}{tuned}{steps}{lr}{start}"
 
     @property
     def title(self) -> str:
@@ -144,12 +149,19 @@ class Study:
         words += ["fine-tuned"] * bool(self.pretraining) + ["estimated start"] * (
             self.start != "zero"
         )
+        words += [] if self.steps is None else [f"T_0 = {self.steps}"]
         return ", ".join([*words, *([] if self.lr is None else [f"eta_0 = {self.lr:g}"])])
 
     @property
     def size(self) -> Scale:
         """What the scale means."""
         return SCALES[self.scale]
+
+    @property
+    def periods(self) -> tuple[int, ...]:
+        """The I's of its figures: the scale's, without those longer than the first stage."""
+        longest = min(self.size.steps) if self.steps is None else self.steps
+        return tuple(every for every in self.size.periods if every <= longest)
 
     @property
     def network(self) -> ModelSettings:
@@ -175,7 +187,8 @@ class Study:
     def grid(self) -> list[Tuned]:
         """What is tuned for one worker and kept for all, as the paper does; or the given eta_0."""
         lrs = self.size.lrs if self.lr is None else (self.lr,)
-        return [Tuned(steps, lr) for steps in self.size.steps for lr in lrs]
+        lengths = self.size.steps if self.steps is None else (self.steps,)
+        return [Tuned(steps, lr) for steps in lengths for lr in lrs]
 
     def extension(self, found: Mapping[Tuned, float]) -> list[Tuned]:
         """What is to be tried next: nothing, unless the best eta_0 is at an edge of those tried.
@@ -211,12 +224,19 @@ class Study:
             PAPER,
             **tuned._asdict(),
             stages=self.size.stages,
-            evaluations=self.size.evaluations,
+            evaluations=self._evaluations(tuned),
             start=self.start,
         )
         if point.objective == "auc":
             return recipe
         return replace(recipe, name="bce", gamma=math.inf, warm_start=1.0, average="none")
+
+    def _evaluations(self, tuned: Tuned) -> int:
+        """The scale's number; of short runs fewer, since evaluations take as long as they."""
+        if self.steps is None:
+            return self.size.evaluations
+        steps: int = tuned.steps * sum(FACTOR**stage for stage in range(self.size.stages))
+        return max(1, min(self.size.evaluations, steps // _BETWEEN_EVALUATIONS))
 
     def _communication(self, point: StudyPoint) -> CommunicationSettings:
         bce, every = point.objective == "bce", point.sync_every

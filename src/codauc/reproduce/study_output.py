@@ -1,4 +1,4 @@
-"""What a study leaves behind: pictures, tables, a page and a README."""
+"""What a study leaves behind: pictures, tables and a README."""
 
 from __future__ import annotations
 
@@ -15,14 +15,16 @@ from codauc.report.rendering import Card, render
 from codauc.reproduce import study_tables as tables
 from codauc.reproduce.figure_definitions import HEADLINE, TITLES, figures, points_of
 from codauc.reproduce.findings import Finding, findings
+from codauc.reproduce.kept_runs import HEADER, KeptRun
 from codauc.reproduce.measured_constants import StageConstants
 from codauc.reproduce.study import Study, Tuned
 from codauc.reproduce.study_results import MARGIN, Link, Results
 from codauc.reproduce.study_tables import StudyTable
 from codauc.training.recipe import PAPER
 
-PAGE, ABOUT, CONSTANTS = "index.html", "about.json", "constants.json"
-IDENTITY = ("data", "percent", "scale", "model", "pretraining", "start", "lr")
+ABOUT, CONSTANTS, CURVES = "about.json", "constants.json", "curves.csv"
+_OPTIONAL = ("constants", "runs")  # tables that are left out where they are empty
+IDENTITY = ("data", "percent", "scale", "model", "pretraining", "start", "lr", "steps")
 _FIGURE = ("workers", "period")  # the panels (a) and (b) of the paper's figures, in a row
 
 
@@ -42,6 +44,7 @@ class Shown:
     constants: Sequence[StageConstants] = ()
     tuning_seeds: int = 1  # whose mean has chosen T_0 and eta_0
     cpu_seconds: float = 0.0  # of the processor, for all runs; 0 where it was not measured
+    runs: Sequence[KeptRun] = ()  # all that are finished
 
     @property
     def found(self) -> list[Finding]:
@@ -58,10 +61,12 @@ class Shown:
         tuned = self.chosen.get("auc")
         how = "" if tuned is None else f" with T_0 = {tuned.steps} and eta_0 = {tuned.lr:g}"
         how += ", a, b and alpha estimated before the first step" * (study.start == "estimate")
+        seeds = f"{most} seed{'s' * (most != 1)}{', where no finding rests on it one' * fewer}"
+        if not self.whole:
+            seeds = f"in part: {'up to ' * fewer}{most} seed{'s' * (most != 1)} so far"
         return (
             f"{study.title}; {study.network_text}, batch {PAPER.batch_size} per worker, "
-            f"gamma = {PAPER.gamma:g}, {stages}{how}; {most} seed{'s' * (most != 1)}"
-            f"{', where no finding rests on it one' * fewer}. The target is the final AUC of one "
+            f"gamma = {PAPER.gamma:g}, {stages}{how}; {seeds}. The target is the final AUC of one "
             f"worker, of the same seed, less {MARGIN:g}. Intervals are 95%, over seeds."
         )
 
@@ -76,10 +81,10 @@ class Shown:
         )
 
 
-def write(shown: Shown, folder: Path) -> Path:
-    """Write everything into `folder`; return the page."""
+def write(shown: Shown, folder: Path) -> None:
+    """Write everything into `folder`; the page of all studies is `overview`'s."""
     pictures, made = pictures_of(shown), _tables(shown)
-    files = {f"{name}.csv": t.csv() for name, t in made.items() if t.rows or name != "constants"}
+    files = {f"{name}.csv": t.csv() for name, t in made.items() if t.rows or name not in _OPTIONAL}
     files[ABOUT] = about(shown)
     if shown.constants:
         files[CONSTANTS] = json.dumps([asdict(each) for each in shown.constants], indent=1)
@@ -88,34 +93,26 @@ def write(shown: Shown, folder: Path) -> Path:
     row = [card for name in _FIGURE if name in pictures for card in pictures[name][1]]
     if len(row) == 2 * len(_FIGURE):
         files["figure.svg"] = _side_by_side(shown, "(a) Fix I, vary K. (b) Fix K, vary I.", row)
-    verdicts, titled = made["findings"].card(), [t for t in made.values() if t.title and t.rows]
-    origin = f"{shown.command} (runs at commit {', '.join(shown.commits) or 'unknown'})"
-    common = {"title": shown.study.title, "setting": shown.setting, "time": shown.model_of_time}
     files["README.md"] = render(
         "study.md",
-        **common,
+        title=shown.study.title,
+        setting=shown.setting,
+        time=shown.model_of_time,
         scale=shown.study.scale,
-        made=f"Made by: {origin}.",
-        findings=verdicts,
+        made=f"Made by: {shown.command} (runs at commit {', '.join(shown.commits) or 'unknown'}).",
+        findings=made["findings"].card(),
         pictures=[(title, f"{name}.svg") for name, (title, _) in pictures.items()],
-        tables=[(table.title, table.card(), table.note) for table in titled if table.note],
-    )
-    claims = Card(caption=f"Made by: {origin}.", table=verdicts._replace(words=True, whole=True))
-    files[PAGE] = render(
-        "study.html",
-        **common,
-        over=f"The paper, reproduced: {shown.study.scale} scale",
-        sections=[
-            ("Findings", [], [claims]),
-            *((title, cards, []) for title, cards in pictures.values()),
-            *((t.title, [], [Card(caption=t.note, table=t.card())]) for t in titled),
-        ],
+        tables=[(table.title, table.card(), table.note) for table in tables_of(shown)],
     )
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in files.items():
         with whole_file(folder / name) as partial:
             partial.write_text(content, encoding="utf-8")
-    return folder / PAGE
+
+
+def tables_of(shown: Shown) -> list[StudyTable]:
+    """The tables that people read."""
+    return [table for table in _tables(shown).values() if table.note and table.rows]
 
 
 def about(shown: Shown) -> str:
@@ -148,6 +145,8 @@ def _curves(figure: str, shown: Shown) -> list[Card]:
     known = [
         (i, point) for i, point in enumerate(points_of(shown.study, figure)) if runs.get(point)
     ]
+    if len(known) < 2:
+        return []  # nothing varies yet
     many = any(len(runs[point]) > 1 for _, point in known)
     mean = "The mean over seeds; the band is their range" if many else "One seed"
     time = f"modelled seconds ({shown.link.text})"
@@ -224,4 +223,5 @@ def _tables(shown: Shown) -> dict[str, StudyTable]:
         "ends": tables.ends(shown.results),
         "curves": tables.curves(shown.results),
         "constants": tables.constants(shown.constants),
+        "runs": StudyTable(HEADER, [run.row for run in shown.runs]),
     }

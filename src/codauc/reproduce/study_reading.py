@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import math
 from collections.abc import Iterator
@@ -11,13 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from codauc._internal.files import read_text
+from codauc.reproduce.kept_runs import read_kept, table_rows
 from codauc.reproduce.measured_constants import StageConstants
 from codauc.reproduce.study import Study, StudyPoint, Tuned
-from codauc.reproduce.study_output import ABOUT, CONSTANTS, IDENTITY, Shown
+from codauc.reproduce.study_output import ABOUT, CONSTANTS, CURVES, IDENTITY, Shown
 from codauc.reproduce.study_results import Link, Results
 from codauc.runs.directory import Record
-
-_MOST = 1 << 28  # bytes of a table
 
 
 def studies_in(folder: Path) -> list[tuple[Path, Shown]]:
@@ -27,7 +25,8 @@ def studies_in(folder: Path) -> list[tuple[Path, Shown]]:
 
     def place(each: tuple[Path, Shown]) -> tuple[Any, ...]:
         study = each[1].study
-        rank = (bool(study.pretraining), study.network.name, study.start != "zero", study.lr or 0.0)
+        network, start = (bool(study.pretraining), study.network.name), study.start != "zero"
+        rank = (*network, start, study.steps or 0, study.lr or 0.0)
         return study.scale, -study.percent, order[study.data], *rank
 
     return sorted(found, key=place)
@@ -45,18 +44,19 @@ def read_shown(folder: Path) -> Shown:
 
 
 def _shown(folder: Path) -> Shown:
-    facts = json.loads(read_text(folder / ABOUT))
+    facts = {"steps": None, **json.loads(read_text(folder / ABOUT))}  # older tables lack it
     seconds = facts["step_seconds"]
     tried: dict[str, dict[Tuned, float]] = {}
-    chosen: dict[str, Tuned] = {}
-    for row in _rows(folder / "tuning.csv"):
+    study = Study(**{name: facts[name] for name in IDENTITY})
+    chosen = {"auc": study.grid[0]} if len(study.grid) == 1 else {}  # what was not to be tuned
+    for row in table_rows(folder / "tuning.csv"):
         tuned, auc = Tuned(int(row["T_0"]), float(row["eta_0"])), row["held_out_auc"]
         tried.setdefault(row["objective"], {})[tuned] = 0.0 if auc == "diverged" else float(auc)
         if row["chosen"]:
             chosen[row["objective"]] = tuned
     return Shown(
-        study=Study(**{name: facts[name] for name in IDENTITY}),
-        results=_results(folder / "curves.csv"),
+        study=study,
+        results=read_results(folder / CURVES),
         tried=tried,
         chosen=chosen,
         link=Link(facts["latency"], facts["bandwidth"]),
@@ -66,13 +66,15 @@ def _shown(folder: Path) -> Shown:
         whole=facts["whole"],
         cpu_seconds=facts["cpu_seconds"],
         tuning_seeds=facts["tuning_seeds"],
-        constants=list(_constants(folder / CONSTANTS)),
+        constants=list(kept_constants(folder)),
+        runs=list(read_kept(folder).values()),
     )
 
 
-def _results(path: Path) -> Results:
+def read_results(path: Path) -> Results:
+    """The evaluations of all runs, from the table `curves.csv`."""
     found: dict[StudyPoint, dict[int, list[Record]]] = {}
-    for row in _rows(path):
+    for row in table_rows(path):
         point = StudyPoint(int(row["K"]), int(row["I"]), row["growing"] == "1", row["objective"])
         found.setdefault(point, {}).setdefault(int(row["seed"]), []).append(_record(row))
     return Results(found)
@@ -85,11 +87,9 @@ def _record(row: dict[str, str]) -> Record:
     return Record(**nothing | own | aucs | {"seconds": float(row["modelled_seconds"])})  # type: ignore[arg-type]
 
 
-def _constants(path: Path) -> Iterator[StageConstants]:
+def kept_constants(folder: Path) -> Iterator[StageConstants]:
+    """The measured constants in a study's directory."""
+    path = folder / CONSTANTS
     if path.exists():
         for each in json.loads(read_text(path)):
             yield StageConstants(**each)
-
-
-def _rows(path: Path) -> list[dict[str, str]]:
-    return list(csv.DictReader(read_text(path, _MOST).splitlines()))
