@@ -26,6 +26,7 @@ from codauc.training.shared_scores import CountedScores, gathered, shared_scores
 from codauc.workers.group import Group
 
 _SHARES = (1.0, 0.75, 0.5, 0.25)  # of the best model, in a blend with logistic regression
+_EQUAL = 2.0**-20  # of their size, by which scores of equal rows may differ, and more
 _TOLERANCE = 1.0  # standard errors of a difference of AUCs that do not count
 
 
@@ -286,17 +287,21 @@ def levelled(scores: NDArray[Any], folds: NDArray[Any], members: int, group: Gro
     """Scores by several members, each of its own fold, with the mean of all in every fold.
 
     Folds are alike, but members need not agree on where 0 is: their mean is what is used in the
-    end, and no pair of two members' scores should count for a difference of theirs.
+    end, and no pair of two members' scores should count for a difference of theirs. Nor should
+    rounding: equal rows may differ in the last digits of a float32, which are rounded away.
     """
-    sums = torch.zeros(2, members, dtype=torch.float64)
-    sums[0] = torch.from_numpy(np.bincount(folds, scores, members))
-    sums[1] = torch.from_numpy(np.bincount(folds, minlength=members))
+    sums = torch.zeros(3, members, dtype=torch.float64)
+    for row, values in enumerate((np.ones(len(scores)), scores, scores.astype(np.float64) ** 2)):
+        sums[row] = torch.from_numpy(np.bincount(folds, values, members))
     group.sum_(sums, "evaluate")
-    totals, counts = sums.numpy()
+    counts, totals, squares = sums.numpy()
     with np.errstate(invalid="ignore"):  # of scores that are not finite nobody makes use
-        shifts = totals.sum() / max(1.0, counts.sum()) - totals / np.maximum(1.0, counts)
-        found: NDArray[Any] = (scores + shifts[folds]).astype(scores.dtype)
-    return found
+        every = max(1.0, counts.sum())
+        means = totals / np.maximum(1.0, counts)
+        step = _EQUAL * max(np.sqrt(squares.sum() / every), np.finfo(np.float32).tiny)
+        found: NDArray[Any] = np.round((scores - means[folds]) / step) * step
+        found += totals.sum() / every
+    return found.astype(scores.dtype)
 
 
 class _Member(nn.Module):
