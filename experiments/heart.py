@@ -165,9 +165,14 @@ def mean(values: Sequence[float]) -> tuple[float, float]:
     return float(array.mean()), float(array.std(ddof=1) / math.sqrt(len(array)))
 
 
+def compared(ways: Sequence[str]) -> list[str]:
+    """Those whose difference to the own models is known."""
+    return [way for way in ways if way != "own"] if "own" in ways else []
+
+
 def rows(results: Results, ways: Sequence[str]) -> Iterator[list[str]]:
     """A row for each hospital and one for their mean: AUCs, then differences to the own model."""
-    others = [way for way in ways if way != "own"]
+    others = compared(ways)
     every = {
         way: set.intersection(*(set(results[way, name]) for name in HOSPITALS)) for way in ways
     }
@@ -204,8 +209,7 @@ def main() -> None:
                 file.write("".join(lines))
     results = read(path)
     ways = [way for way in WAYS if any(results[way, name] for name in HOSPITALS)]
-    others = [way for way in ways if way != "own"]
-    print(as_table(["hospital", *ways, *(f"{way} - own" for way in others)],
+    print(as_table(["hospital", *ways, *(f"{way} - own" for way in compared(ways))],
                    list(rows(results, ways))))  # fmt: skip
 
 
