@@ -196,6 +196,14 @@ def test_a_thousand_workers_over_the_internet_need_a_tree_or_levels(capsys):
             ("--workers", "2", "--parameters", "1m", "--step-time", "1s", "--steps", "0"),
             "--steps 0",
         ),
+        (
+            ("--workers", "2", "--parameters", "1m", "--step-time", "1s", "--batch-size", "-5"),
+            "--batch-size -5: expected at least 1",
+        ),
+        (
+            ("--workers", "2", "--model", "mlp", "--step-time", "1s", "--image-size", "0"),
+            "--image-size 0: expected at least 1",
+        ),
     ],
 )
 def test_bad_input_is_one_clear_line(capsys, options, words):

@@ -278,6 +278,14 @@ def test_calibration_of_odd_scores_is_finite(scores):
     assert scale > 0
 
 
+def test_scores_that_differ_by_rounding_alone_get_one_probability():
+    scores, labels = np.full(600, -1.1414, np.float32), np.arange(600) % 4 == 0
+    scores[::5] = np.nextafter(scores[::5], np.float32(0))
+    odds = calibrate(scores, labels).log_odds(scores)
+    assert len(set(odds)) == 1
+    assert 1 / (1 + np.exp(-odds[0])) == pytest.approx(0.25, abs=0.002)
+
+
 def test_scores_in_the_wrong_order_are_left_alone():
     assert calibrate(np.arange(50.0), np.arange(50) < 10) == Calibration()
 

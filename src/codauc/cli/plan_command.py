@@ -65,6 +65,7 @@ def plan_text(options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     notes = [
         *_notes(gain, network.workers, second, plans.most_workers(work, network, best.period)),
         *_of_theory(options, network.workers),
+        *_of_correction(work),
         *_of_many(ways),
     ]
     first = (
@@ -99,8 +100,9 @@ def _workers(count: int) -> int:
 def _workload(options: dict[str, Any]) -> Any:
     from codauc.training import communication_plan as plans
 
-    if options["steps"] < 1:
-        raise ValueError(f"steps={options['steps']}: expected at least 1; use 4000, say.")
+    for name, usual in (("steps", 4000), ("batch_size", 32), ("image_size", 32)):
+        if options[name] < 1:
+            raise ValueError(f"{name}={options[name]}: expected at least 1; use {usual}, say.")
     if (options["model"] is None) == (options["parameters"] is None):
         raise ValueError(
             "--model and --parameters: expected one of them; use --parameters 1.1m, say."
@@ -177,6 +179,19 @@ def _of_theory(options: dict[str, Any], workers: int) -> list[str]:
             f"{largest_step(p):.3g}."
         )
     return notes
+
+
+def _of_correction(work: Any) -> list[str]:
+    """What control variates are for asks for more rounds."""
+    from codauc.training.recipe import SYNC_OFTEN
+
+    if not work.corrected:
+        return []
+    return [
+        f"Periods above {SYNC_OFTEN} are for workers that are alike: where labels differ much, "
+        f"codauc train --correct scaffold averages every {SYNC_OFTEN} steps (--sync-every "
+        f"{SYNC_OFTEN})."
+    ]
 
 
 def _of_many(ways: list[Any]) -> list[str]:

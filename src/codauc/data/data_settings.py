@@ -90,7 +90,8 @@ class DataSettings:
         "counts, how many are in each of 4,096 bins (rows)", choices=("rows", "counts"))
     skew: float | None = setting(
         None, "split rows unevenly by label (Dirichlet), to study workers that differ",
-        metavar="ALPHA")
+        metavar="ALPHA", above=0, below=None,
+        remedy="use 0.1 for very different workers, 100 for nearly equal ones")
     own: bool = setting(
         False,
         "each worker reads a file of its own and keeps all of it; {{rank}} in DATA is its number")
@@ -117,6 +118,12 @@ class DataSettings:
                 f"group={self.group} and time={self.time}: expected at most one way to split; "
                 "leave one out."
             )
+        for name in ("silo", "group", "time", "weight"):
+            if self.target is not None and getattr(self, name) == self.target:
+                raise ValueError(
+                    f"{name}={self.target!r} is the column of labels: expected another column, or "
+                    "none; leave it out."
+                )
         if self.test_site is not None:
             self._check_test_site()
         if self.counted_scores or self.least_samples is not None:

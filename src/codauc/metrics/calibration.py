@@ -10,6 +10,9 @@ from numpy.typing import NDArray
 
 Array = NDArray[Any]
 
+_EQUAL = 1e-6  # of their size, by which scores that rounding alone tells apart may differ
+_FLAT = 1e-100  # a scale above 0, at which they no longer do
+
 
 class Calibration(NamedTuple):
     """The log-odds of a positive are `scale * score + shift`; AUC is the same for either."""
@@ -55,8 +58,9 @@ def calibrate(scores: Array, labels: Array, weights: Array | None = None) -> Cal
     """Platt's: the logistic regression of labels on scores, by Newton's method.
 
     Labels count as (n+ + 1)/(n+ + 2) and 1/(n- + 2), so that separable scores have an answer. A
-    scale that is not positive would turn the order round: then the scores stay as they are. With
-    weights the regression is weighted.
+    scale that is not positive would turn the order round: then the scores stay as they are. Where
+    scores differ by rounding alone every sample has the same log-odds. With weights the regression
+    is weighted.
 
     >>> scores = np.array([-2.0, -1, 0, 1, 2, 3])
     >>> calibrate(scores, scores > 0).scale > 0
@@ -67,6 +71,9 @@ def calibrate(scores: Array, labels: Array, weights: Array | None = None) -> Cal
     z = (np.asarray(scores, np.float64) - centre) / spread
     high, low = (positives + 1) / (positives + 2), 1 / (len(labels) - positives + 2)
     targets = np.where(labels, high, low)
+    if len(scores) and np.ptp(scores) <= _EQUAL * np.abs(scores).max():
+        share = float(np.average(targets, weights=weights))
+        return Calibration(_FLAT, math.log(share / (1 - share)))
     slope, level = _newton(z, targets, weights)
     if slope <= 0:
         return Calibration()

@@ -47,6 +47,7 @@ from codauc.training.loop import Trained, fit
 from codauc.training.profiler import Clock
 from codauc.training.run_state import SavedRun, check_same, identity, unpacked, usable
 from codauc.training.site_choice import (
+    OWN_MODELS,
     check_least_samples,
     check_norm,
     models_differ,
@@ -320,6 +321,8 @@ class WorkerRun:
                 )
             if rank:
                 return None
+            if models_differ(trained.settings):
+                trained.notes.append(OWN_MODELS)
             summary = {"run": str(folder.path), **trained.summary(test)}
             summary |= {"sites": sites} if sites else {}
             if trained.validation is not None:

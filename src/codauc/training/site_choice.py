@@ -19,6 +19,11 @@ from codauc.training.site_results import SiteResult
 
 MOST_WORKERS = 16  # that are chosen; each has its own copy of the model
 _NAMED = 6  # sites up to which a line names all
+OWN_MODELS = (
+    "Each worker has a model of its own: model.safetensors is worker 0's, for rows of its sites "
+    "alone, model-worker-1.safetensors worker 1's, and so on. To score rows of another site, put "
+    "its worker's file in the place of model.safetensors in a copy of the directory."
+)
 
 
 def with_workers(settings: RunSettings, memory: InMemory | None = None) -> RunSettings:
@@ -80,9 +85,12 @@ def _labels(sites: Sequence[SiteResult]) -> list[tuple[int, int]]:
 
 def shard_lines(sites: Sequence[SiteResult], settings: RunSettings) -> list[str]:
     """What was chosen by sites, or since rows are shared out unevenly."""
-    if settings.data.skew is None or settings.communication.size == 1:
-        return site_lines(sites, settings)
     skew = settings.data.skew
+    if skew is None:
+        return site_lines(sites, settings)
+    if settings.communication.size == 1:
+        alone = f"One worker has all rows, so skew={skew:g} changes nothing: expected several."
+        return [alone, *site_lines(sites, settings)]
     return [f"Rows are shared out unevenly by label (skew={skew:g}): workers {_ways(settings)}."]
 
 
