@@ -370,7 +370,7 @@ def test_ranges_are_those_of_all_sites_where_rows_are_not_dealt_out(tmp_path):
         (("--silo", "the site", "--scale", "own", "--test-site", "one"), "--test-site one"),
         (("--silo", "the site", "--norm", "local"), "a network without running statistics"),
         (("--silo", "the site", "--scale", "site"), "expected one of"),
-        (("--silo", "sick"), "--silo sick is the column of labels: expected another column"),
+        (("--silo", "sick"), "--silo sick is the column of labels: expected that of"),
         (("--skew", "-1", "--simulate", "2"), "--skew -1"),
     ],
 )

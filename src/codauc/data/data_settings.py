@@ -118,12 +118,11 @@ class DataSettings:
                 f"group={self.group} and time={self.time}: expected at most one way to split; "
                 "leave one out."
             )
-        for name in ("silo", "group", "time", "weight"):
-            if self.target is not None and getattr(self, name) == self.target:
-                raise ValueError(
-                    f"{name}={self.target!r} is the column of labels: expected another column, or "
-                    "none; leave it out."
-                )
+        if self.silo is not None and self.silo == self.target:
+            raise ValueError(
+                f"silo={self.silo!r} is the column of labels: expected that of the sites; leave "
+                "silo out if there are none."
+            )
         if self.test_site is not None:
             self._check_test_site()
         if self.counted_scores or self.least_samples is not None:
